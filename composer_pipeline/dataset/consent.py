@@ -1,7 +1,4 @@
-"""Whose sessions may leave, under which licence, and who says so: ``consent.yaml``.
-
-Belongs here: the file, where it is looked for, and what it has to say for a public release. Does
-not belong here: leaving rows out (``publishing.selection``) and the card's words.
+"""Whose sessions may be published, under which licence and on whose word: ``consent.yaml``.
 
 The file is YAML::
 
@@ -9,14 +6,14 @@ The file is YAML::
     license: CC-BY-4.0                         # SPDX; or other, with the next two
     # license_name: Our own terms
     # license_link: https://example.org/terms
-    contact: https://example.org/withdraw      # where a withdrawal is asked for
-    agent_models: [claude-opus-4-5]            # whose words the dataset repeats, by name
-    attested_by: Mira Example                  # who says that all this is so
+    contact: https://example.org/withdraw      # where to ask for a withdrawal
+    agent_models: [claude-opus-4-5]            # models whose words the dataset repeats
+    attested_by: Mira Example                  # who attests all this
 
-A repository is named as ``sessions`` lists it: a glob of the working directory, or of its last
-folder. Without ``--consent`` the file is ``consent.yaml`` beside the lake, else in the working
-folder. A public release needs one; where there is one, only sessions of its repositories are in the
-dataset, of a private release too.
+A repository is a glob of the sessions' working directory, or of its last folder. Without
+``--consent`` the file is ``consent.yaml`` beside the lake, else in the working folder. A public
+release needs one; if there is one, only sessions of its repositories are in the dataset, even in a
+private release.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,12 +33,8 @@ from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote import Vote
 
 FILE = "consent.yaml"
-_WHAT = "consent file"
+_KIND = "consent file"
 _OTHER = "other"
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _spdx(text: str) -> str:
@@ -53,15 +46,17 @@ def _spdx(text: str) -> str:
         return str(canonicalize_license_expression(text))
     except InvalidLicenseExpression as error:
         raise ValueError(
-            f"{text!r} is no SPDX identifier; say other, and give license_name and license_link"
+            f"{text!r} is not an SPDX identifier; use other, with license_name and license_link"
         ) from error
 
 
 _Text = Annotated[str, Field(min_length=1, max_length=500)]
 
 
-class Consent(_Model):
+class Consent(BaseModel):
     """The content of a consent file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     repositories: Annotated[list[_Text], Field(min_length=1)]
     license: Annotated[str, AfterValidator(_spdx)]
@@ -80,29 +75,21 @@ class Consent(_Model):
         return self
 
     def allows(self, project: str) -> bool:
-        """Say whether sessions of a working directory may be published."""
+        """Return True if sessions of a working directory may be published."""
         return any(_names(glob, project) for glob in self.repositories)
 
     @property
     def card_fields(self) -> dict[str, str]:
-        """Return the fields of the card's YAML that say the licence."""
-        said = {"license_name": self.license_name, "license_link": self.license_link}
-        return {"license": self.license.lower(), **{k: v for k, v in said.items() if v}}
+        """The licence as fields of the card's YAML."""
+        fields = {"license_name": self.license_name, "license_link": self.license_link}
+        return {"license": self.license.lower(), **{k: v for k, v in fields.items() if v}}
 
 
 def find_consent(lake: Lake, path: str | Path = "") -> Consent | None:
-    """Return the consent for a lake: of a file, or of that where it is looked for.
+    """Return the consent of a file, or of that beside the lake or in the working folder.
 
-    Args:
-        lake: every repository that the file names must be that of a session in it.
-        path: the file; without one, :data:`FILE` beside the lake, else in the working folder.
-
-    Returns:
-        ``None`` where no file was named and there is none.
-
-    Raises:
-        InputError: the file is missing or wrong, or names a repository that the lake has no
-            session of.
+    ``None`` where no file was named and there is none. Every repository that the file names must
+    be that of a session in the lake.
     """
     places = [Path(path)] if path else [Path(FILE)]
     if not path and lake.local:
@@ -110,12 +97,12 @@ def find_consent(lake: Lake, path: str | Path = "") -> Consent | None:
     file = next((place for place in places if path or place.is_file()), None)
     if file is None:
         return None
-    consent = read_model(file, _WHAT, Consent)
+    consent = read_model(file, _KIND, Consent)
     projects = {project or "" for project in project_of(lake).values()}
     for glob in consent.repositories:
         if not any(_names(glob, project) for project in projects):
             raise InputError(
-                f"{_WHAT} {file}, field repositories: lake {lake.url} has no session of {glob!r}"
+                f"{_KIND} {file}, field repositories: lake {lake.url} has no session of {glob!r}"
             )
     return consent
 
@@ -128,15 +115,7 @@ def project_of(lake: Lake) -> dict[str, str]:
 
 
 def check_public(consent: Consent | None, models: Mapping[str, Any]) -> Consent:
-    """Return the consent to a public release.
-
-    Args:
-        consent: of :func:`find_consent`.
-        models: the agent's own models in the dataset, by name.
-
-    Raises:
-        InputError: there is none, or it does not acknowledge a model by name.
-    """
+    """Return the consent; raise InputError unless it covers a public release with these models."""
     if consent is None:
         raise InputError(
             f"a public release needs {FILE} beside the lake or in the working folder, or --consent"
@@ -144,7 +123,7 @@ def check_public(consent: Consent | None, models: Mapping[str, Any]) -> Consent:
         )
     for model in sorted(set(models) - set(consent.agent_models)):
         raise InputError(
-            f"{_WHAT}, field agent_models: {model} wrote part of the dataset and is not named;"
+            f"{_KIND}, field agent_models: {model} wrote part of the dataset and is not named;"
             " name it there to acknowledge the terms of its author"
         )
     return consent
@@ -156,7 +135,7 @@ def _names(glob: str, project: str) -> bool:
 
 #: Source and terms of the agent's own action among the answers to a state.
 AGENT = "agent"
-#: Terms of an answer of which nobody recorded any.
+#: Terms of an answer for which none were recorded.
 UNKNOWN = "unknown"
 
 Row = dict[str, Any]
@@ -171,22 +150,17 @@ class Answer(NamedTuple):
 
     @staticmethod
     def of(reply: Reply) -> "Answer":
-        """Return what is said of a reply."""
+        """Return the origin of a reply."""
         return Answer(reply.model, reply.licence, reply.training_terms or UNKNOWN)
 
     @staticmethod
     def of_row(row: Row) -> "Answer":
-        """Return what is said of a row of ``replies``."""
+        """Return the origin of a row of ``replies``."""
         return Answer(row["model"], row["licence"] or "", row["training_terms"] or UNKNOWN)
 
 
 class Terms:
-    """The rule on training terms, over the answers of a lake.
-
-    Args:
-        lake: where the replies are.
-        rules: the preference recipe; its ``terms`` decide.
-    """
+    """The rule on training terms, over the answers of a lake."""
 
     def __init__(self, lake: Lake, rules: PreferenceRules) -> None:
         self.accepted = tuple(rules.terms.accepted)
@@ -204,44 +178,28 @@ class Terms:
             if row["status"] == "ok"
         }
 
-    def of_pairs(self, day: str, rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-        """Return the pairs of a day that stay, and the ledger rows of the others.
+    def of_pair(self, day: str, row: Row) -> tuple[Row | None, Row | None]:
+        """Return a pair that may be trained on, or else its drop.
 
-        Each that stays gets ``chosen_licenses`` and ``chosen_terms``, parallel to its
-        ``chosen_models``; of several answers of one model the loosest terms are told.
+        The pair gets ``chosen_licenses`` and ``chosen_terms``, parallel to its ``chosen_models``;
+        of several answers of one model the loosest terms count.
         """
-        answers = self._of_day(day)
-        kept, drops = [], []
-        for row in rows:
-            nobody = Answer("", "", UNKNOWN)
-            chosen = [
-                answers.get((row["state_id"], name), nobody) for name in row["chosen_teachers"]
-            ]
-            if refused := self._refused(chosen):
-                drops.append(self.drop(row, "dataset_pairs", "chosen", refused))
-                continue
-            by_model = {answer.model: answer for answer in sorted(chosen, key=self._looseness)}
-            told = [by_model.get(model, nobody) for model in row["chosen_models"]]
-            kept.append(
-                {
-                    **row,
-                    "chosen_licenses": [answer.license for answer in told],
-                    "chosen_terms": [answer.terms for answer in told],
-                }
-            )
-        return kept, drops
+        answers, nobody = self._of_day(day), Answer("", "", UNKNOWN)
+        chosen = [answers.get((row["state_id"], name), nobody) for name in row["chosen_teachers"]]
+        if refused := self._refused(chosen):
+            return None, self.drop(row, "dataset_pairs", "chosen", refused)
+        by_strictness = sorted(chosen, key=lambda answer: self.accepted.index(answer.terms))
+        by_model = {answer.model: answer for answer in by_strictness}
+        named = [by_model.get(model, nobody) for model in row["chosen_models"]]
+        licenses, terms = [answer.license for answer in named], [answer.terms for answer in named]
+        return {**row, "chosen_licenses": licenses, "chosen_terms": terms}, None
 
     def of_group(
         self, state_id: str, replies: Sequence[Reply], outcome: Vote
     ) -> tuple[list[Reply], list[Row]]:
-        """Return the teachers' answers to a state that stay, and the ledger rows of the others.
+        """Return a state's usable replies that may be trained on, and the drops of the others.
 
-        None stays where the consensus itself may not; the answers of controls never do.
-
-        Args:
-            state_id: the state.
-            replies: its usable replies.
-            outcome: their vote.
+        None stays if the consensus itself may not; the answers of controls never do.
         """
         row = {"state_id": state_id}
         if refused := self._refused([Answer.of(reply) for reply in outcome.members]):
@@ -260,11 +218,8 @@ class Terms:
     def _refused(self, answers: Iterable[Answer]) -> list[Answer]:
         return [answer for answer in answers if answer.terms not in self.accepted]
 
-    def _looseness(self, answer: Answer) -> int:
-        return self.accepted.index(answer.terms)
-
     def drop(self, row: Row, table: str, field: str, refused: Sequence[Answer]) -> Row:
-        """Return the ledger row of an answer, or a row, that must not be trained on."""
+        """Return the row of ``drops`` for an answer or a row that must not be trained on."""
         return drop(
             row,
             f"3:terms:{table}",
@@ -275,15 +230,10 @@ class Terms:
         )
 
 
-def told_of(answers: Sequence[Answer]) -> dict[str, list[str]]:
+def answer_columns(answers: Sequence[Answer]) -> dict[str, list[str]]:
     """Return the columns that a list of answers has beside it, each parallel to the list."""
     return {
         "models": [answer.model for answer in answers],
         "licenses": [answer.license for answer in answers],
         "terms": [answer.terms for answer in answers],
     }
-
-
-def agent_answer(model: str | None) -> Answer:
-    """Return what is said of the agent's own action."""
-    return Answer(model or UNKNOWN, "", AGENT)

@@ -1,8 +1,4 @@
-"""The configurations of the published dataset, and where their files are.
-
-Belongs here: which table of the lake a configuration is, and the path of a file in the
-repository. Does not belong here: what a column means (``lake.tables``), what the card says.
-"""
+"""The files of the published dataset: configurations, paths, shards, and writing their rows."""
 
 import shutil
 import tempfile
@@ -32,51 +28,40 @@ CONFIGS: dict[str, str] = {
     "drops": "dataset_drops",
 }
 
+#: Size in bytes above which a file is split.
+SHARD_BYTES = 256 << 20
+#: Rows are written to disk when about this many bytes have come together. Where a session is cut
+#: depends on the session alone, so its row groups are the same whatever came before.
+PIECE_BYTES = 8 << 20
+#: Decoded bytes of a row group, unless one row has more; the Hub's viewer refuses 300 MB.
+ROW_GROUP_BYTES = 32 << 20
+
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+
 
 def file_path(config: str, split: str, shard: int = 0, shards: int = 1) -> str:
-    """Return the path of a split's file in the repository.
-
-    A single file keeps its simple name whatever is in it; of several each says which it is.
-    """
+    """Return the path of a split's file in the repository."""
     part = "" if shards == 1 else f"-{shard:05d}-of-{shards:05d}"
     return f"data/{config}/{split}{part}.parquet"
 
 
-#: Bytes of a file from which on it is cut.
-SHARD_BYTES = 256 << 20
-
-
-def cuts(about: pq.FileMetaData, size: int) -> list[tuple[int, int]]:
-    """Return the (first, end) row groups of each file that a partition becomes.
-
-    Args:
-        about: its footer.
-        size: its bytes.
-    """
-    whole = [(0, about.num_row_groups)]
-    if size <= SHARD_BYTES or about.num_row_groups < 2:
-        return whole
+def shard_bounds(footer: pq.FileMetaData, size: int) -> list[tuple[int, int]]:
+    """Return the (first, end) row groups of each file into which a partition is split."""
+    if size <= SHARD_BYTES or footer.num_row_groups < 2:
+        return [(0, footer.num_row_groups)]
     found, first, held = list[tuple[int, int]](), 0, 0
-    for number in range(about.num_row_groups):
-        group = about.row_group(number)
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
         more = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
         if number > first and held + more > SHARD_BYTES:
             found.append((first, number))
             first, held = number, 0
         held += more
-    return [*found, (first, about.num_row_groups)]
+    return [*found, (first, footer.num_row_groups)]
 
 
-def write_part(lake: Lake, table: str, name: str, part: tuple[int, int], out: IO[bytes]) -> None:
-    """Write some row groups of a partition as a file of their own; the same give the same bytes.
-
-    Args:
-        lake: the lake.
-        table: whose partition it is.
-        name: of the partition's file, below the lake's root.
-        part: its first row group, and the one behind its last.
-        out: gets the file.
-    """
+def write_shard(lake: Lake, table: str, name: str, part: Sequence[int], out: IO[bytes]) -> None:
+    """Write the (first, end) row groups of the partition file ``name`` as a file of their own."""
     with lake.open(name) as file:
         reader = pq.ParquetFile(file)
         schema = TABLES[table].schema
@@ -86,35 +71,23 @@ def write_part(lake: Lake, table: str, name: str, part: tuple[int, int], out: IO
                 writer.write_table(rows.cast(schema), row_group_size=len(rows))
 
 
-#: Rows are written to disk when about so many bytes of them have come together. Where a session is
-#: parted depends on the session alone: its row groups are the same, whatever came before.
-PIECE_BYTES = 8 << 20
-
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
-Key = tuple[str, str, str]
-
-
 class Pieces:
-    """Rows by (table, day, session), in the order in which they came; as a context manager.
-
-    Args:
-        lake: what a build that was killed left in it goes first.
-    """
+    """Rows on disk by (table, day, session), in their order of arrival; a context manager."""
 
     def __init__(self, lake: Lake) -> None:
         self._place = f"lake {lake.url}"
         if lake.local:
             self._folder = Path(lake.root) / UNFINISHED
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)  # of a build that was killed
             with writing(self._place):
                 make_folder(self._folder)
         else:
             self._folder = Path(tempfile.mkdtemp(prefix="dataset-build."))
-        self._waiting: dict[Key, list[dict[str, Any]]] = defaultdict(list)
-        self._size = 0
-        self._of: tuple[str, str] = ("", "")  # the session that comes in
-        self._its_size = 0
-        self._files: dict[Key, list[Path]] = defaultdict(list)
+        self._waiting: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+        self._waiting_size = 0
+        self._current: tuple[str, str] = ("", "")  # day and session of the last row
+        self._current_size = 0
+        self._files: dict[tuple[str, str, str], list[Path]] = defaultdict(list)
         self._count = 0
 
     def __enter__(self) -> "Pieces":
@@ -126,23 +99,23 @@ class Pieces:
     def add(self, table: str, day: str, row: dict[str, Any]) -> None:
         """Add a row with its ``session_id``; columns of messages hold JSON texts."""
         session = row["session_id"]
-        if self._of != (day, session):
-            if self._size > PIECE_BYTES:
+        if self._current != (day, session):
+            if self._waiting_size > PIECE_BYTES:
                 self.flush()
-            self._of, self._its_size = (day, session), 0
+            self._current, self._current_size = (day, session), 0
         self._waiting[table, day, session].append(row)
         size = sum(map(len, row.get("prompt") or ()))
-        self._size, self._its_size = self._size + size, self._its_size + size
-        if self._its_size > PIECE_BYTES:
+        self._waiting_size += size
+        self._current_size += size
+        if self._current_size > PIECE_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting rows."""
         for key, rows in self._waiting.items():
-            table = table_from_rows(TABLES[key[0]], rows)
+            plain = _plain(table_from_rows(TABLES[key[0]], rows))
             path = self._folder / f"{self._count:08d}.arrow"
             self._count += 1
-            plain = _plain(table)
             with (
                 writing(self._place),
                 pa.ipc.new_file(str(path), plain.schema, options=_OPTIONS) as file,
@@ -150,7 +123,7 @@ class Pieces:
                 file.write_table(plain)
             self._files[key].append(path)
         self._waiting.clear()
-        self._size = self._its_size = 0
+        self._waiting_size = self._current_size = 0
 
     def keys(self, table: str) -> list[tuple[str, str]]:
         """Return the (day, session) of a table's rows, sorted."""
@@ -165,7 +138,7 @@ class Pieces:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Return a table whose messages are text; files need not know of JSON."""
+    """Return a table whose messages are text: Arrow files need not know of JSON."""
     fields = [
         pa.field(f.name, pa.list_(pa.string()) if f.type == JSON_LIST else f.type)
         for f in table.schema
@@ -173,19 +146,12 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-#: Decoded bytes of a row group, unless one row has more; the Hub's viewer refuses 300 MB.
-ROW_GROUP_BYTES = 32 << 20
-
-#: (table, day, rows) to the rows that stay.
-Keep = Callable[[str, str, pa.Table], pa.Table]
-
-
 def write_groups(
     write: Callable[[pa.Table], None],
     table: str,
     pieces: Pieces,
     members: Sequence[tuple[str, list[tuple[str, str]]]],
-    keep: Keep,
+    keep: Callable[[str, str, pa.Table], pa.Table],
     repository_of: Mapping[str, str],
 ) -> Iterator[pa.Table]:
     """Write the rows of groups one after the other, and yield each row group that was written.
@@ -195,8 +161,8 @@ def write_groups(
         table: its name.
         pieces: its rows.
         members: (name of a group, its days and sessions), in the order of the file.
-        keep: filters the rows of a piece.
-        repository_of: session to what its rows call its repository.
+        keep: returns the rows of (table, day, rows) that stay.
+        repository_of: session to the value of ``repository``.
     """
     schema = TABLES[table].schema
     for name, keys in members:
@@ -204,10 +170,12 @@ def write_groups(
             part
             for day, session in keys
             for piece in pieces.read(table, day, session)
-            for part in _halves(_with(keep(table, day, piece), repository_of.get(session, "")))
+            for part in _halves(
+                _filled(keep(table, day, piece), "repository", repository_of.get(session, ""))
+            )
         )
         for group in _joined(rows):
-            whole = _with(group, name, "group_id").cast(schema)
+            whole = _filled(group, "group_id", name).cast(schema)
             write(whole)
             yield whole
 
@@ -227,7 +195,7 @@ def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _halves(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield parts of a piece that are no larger than a row group, where rows can be parted."""
+    """Yield parts of a piece that are no larger than a row group, where rows can be divided."""
     if table.nbytes > ROW_GROUP_BYTES and len(table) > 1:
         middle = len(table) // 2
         yield from _halves(table.slice(0, middle))
@@ -236,6 +204,6 @@ def _halves(table: pa.Table) -> Iterator[pa.Table]:
         yield table
 
 
-def _with(table: pa.Table, value: str, name: str = "repository") -> pa.Table:
+def _filled(table: pa.Table, name: str, value: str) -> pa.Table:
     at = table.schema.get_field_index(name)
     return table.set_column(at, table.schema.field(at), column([value] * len(table), pa.string()))

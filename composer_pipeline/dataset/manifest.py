@@ -1,7 +1,6 @@
-"""The build of a dataset as one unit: what it was made of, and the files it wrote.
+"""The manifest of a dataset build: what it was made from, and the files that it wrote.
 
-Belongs here: the marker that is written last, and refusing a dataset without one that fits. Does
-not belong here: the files (``dataset.partitions``).
+It is written last: a dataset without a manifest that fits is refused.
 """
 
 import hashlib
@@ -10,13 +9,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from composer_pipeline.dataset.files import CONFIGS, cuts, file_path, write_part
+from composer_pipeline.dataset.files import CONFIGS, file_path, shard_bounds, write_shard
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.provenance import (
     Derivation,
@@ -31,7 +30,7 @@ from composer_pipeline.lake.schema import JSON_LIST, SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality import ALL
 
-#: What a build reads, besides the sessions: changes on other days are none of its business.
+#: What a build reads on its days, besides the sessions.
 _BY_DAY = ("normalized_pairs", "replies", "hints", "states", "messages", "chains", "toolsets",
            "votes")  # fmt: skip
 _AGAIN = "run composer-pipeline dataset"
@@ -40,9 +39,9 @@ _AGAIN = "run composer-pipeline dataset"
 class DatasetFile(msgspec.Struct, frozen=True):
     """One file of the published dataset.
 
-    ``path`` is its place in the repository, ``name`` that of the partition below the lake's root;
-    ``decoded`` counts the bytes of its columns before compression. ``part`` is empty where it is
-    the partition's own file, else the first of the row groups that it has, and the one behind.
+    ``path`` is its path in the repository, ``name`` that of the partition below the lake's root;
+    ``decoded`` counts the bytes of its columns before compression. ``part`` is empty if it is the
+    whole partition, else the (first, end) of its row groups.
     """
 
     config: str
@@ -71,7 +70,7 @@ class Build(msgspec.Struct, frozen=True):
 
 
 def _derivation(lake: Lake) -> Derivation:
-    """Return what a build is made from; other tables' days without any row of it are not."""
+    """Return what a build is made from: the tables on the days that contribute rows."""
     days = sorted({day for table in _BY_DAY[:3] for day in lake.days(table)})
     inputs = [
         (table, part)
@@ -94,33 +93,22 @@ def changed_inputs(lake: Lake) -> list[str]:
     return sorted({change.partition("/")[0] for change in changes})
 
 
-def hash_of(lake: Lake, name: str) -> str:
-    """Return the SHA-256 of a file of the lake."""
+def _hash_of(lake: Lake, name: str) -> str:
     with lake.open(name) as file:
-        return hash_of_stream(file)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def hash_of_stream(file: IO[bytes]) -> str:
-    """Return the SHA-256 of what is left of a stream."""
-    total = hashlib.sha256()
-    while data := file.read(1 << 20):
-        total.update(data)
-    return total.hexdigest()
+def write_manifest(lake: Lake, inputs: Record, figures: dict[str, Any] | None = None) -> Build:
+    """Write the manifest of a build whose files are all in place, and return the build.
 
-
-def write_marker(lake: Lake, inputs: Record, figures: dict[str, Any] | None = None) -> Build:
-    """Write the marker of a build whose files are all in place, and return the build.
-
-    Args:
-        lake: the lake that has the files.
-        inputs: what :func:`inputs_of` said before anything was read.
-        figures: what the build found out, as JSON.
+    ``inputs`` are those of :func:`inputs_of` before anything was read; ``figures`` are what the
+    build found out, as JSON.
     """
     hashes, files = {}, list[DatasetFile]()
     for config, table in CONFIGS.items():
         for part in lake.partitions(table):
             name = lake.file_name(table, **part)
-            hashes[name] = hash_of(lake, name)
+            hashes[name] = _hash_of(lake, name)
             files += _files_of(lake, config, part["split"], name, hashes[name])
     content = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
     name = hashlib.sha256(content).hexdigest()[:16]
@@ -134,11 +122,11 @@ def write_marker(lake: Lake, inputs: Record, figures: dict[str, Any] | None = No
 def _files_of(lake: Lake, config: str, split: str, name: str, digest: str) -> Iterator[DatasetFile]:
     """Yield the files that a partition becomes; one without rows becomes none."""
     with lake.open(name) as file:
-        about = pq.read_metadata(file)
+        footer = pq.read_metadata(file)
         size = file.seek(0, 2)
-    parts = cuts(about, size) if about.num_rows else []
+    parts = shard_bounds(footer, size) if footer.num_rows else []
     for number, (first, end) in enumerate(parts):
-        groups = [about.row_group(i) for i in range(first, end)]
+        groups = [footer.row_group(i) for i in range(first, end)]
         path = file_path(config, split, number, len(parts))
         rows = sum(group.num_rows for group in groups)
         decoded = sum(group.total_byte_size for group in groups)
@@ -146,26 +134,20 @@ def _files_of(lake: Lake, config: str, split: str, name: str, digest: str) -> It
             yield DatasetFile(config, split, path, name, rows, size, digest, decoded)
             continue
         with tempfile.TemporaryFile() as out:
-            write_part(lake, CONFIGS[config], name, (first, end), out)
+            write_shard(lake, CONFIGS[config], name, (first, end), out)
             bytes_ = out.tell()
             out.seek(0)
-            yield DatasetFile(
-                config, split, path, name, rows, bytes_, hash_of_stream(out), decoded, [first, end]
-            )
+            own = hashlib.file_digest(out, "sha256").hexdigest()
+            yield DatasetFile(config, split, path, name, rows, bytes_, own, decoded, [first, end])
 
 
-def forget_marker(lake: Lake) -> None:
-    """Say that the dataset is being written."""
+def remove_manifest(lake: Lake) -> None:
+    """Remove the manifest before the dataset is written."""
     lake.remove(Lake.BUILD)
 
 
 def read_build(lake: Lake) -> Build:
-    """Return the build that is in the lake, after comparing its files and inputs with it.
-
-    Raises:
-        InputError: there is none, it is half built, of another version or mixed with files of
-            another build, or what it was made of has changed since.
-    """
+    """Return the lake's build; refuse one that is missing, half built, mixed or out of date."""
     known = any(lake.partitions(table) for table in CONFIGS.values())
     if not lake.exists(Lake.BUILD):
         if not known:
@@ -173,7 +155,10 @@ def read_build(lake: Lake) -> Build:
         raise InputError(
             f"lake {lake.url}: the dataset is half built, or of an older version; {_AGAIN}"
         )
-    build = _decoded(lake)
+    try:
+        build = msgspec.json.decode(lake.get_bytes(Lake.BUILD), type=Build)
+    except msgspec.DecodeError as error:
+        raise InputError(f"lake {lake.url}: {Lake.BUILD} is damaged ({error}); {_AGAIN}") from error
     if build.schema_version != SCHEMA_VERSION:
         raise InputError(
             f"lake {lake.url}: the dataset has schema version {build.schema_version}, and this"
@@ -184,7 +169,7 @@ def read_build(lake: Lake) -> Build:
         for part in lake.partitions(table)
     }  # fmt: skip
     for name in sorted(there | set(build.partitions)):
-        if name not in there or hash_of(lake, name) != build.partitions.get(name):
+        if name not in there or _hash_of(lake, name) != build.partitions.get(name):
             raise InputError(f"lake {lake.url}: {name} is not of the dataset's build; {_AGAIN}")
     if changed := changed_inputs(lake):
         raise InputError(
@@ -194,11 +179,7 @@ def read_build(lake: Lake) -> Build:
 
 
 def check_statistics(lake: Lake, build: Build) -> None:
-    """Refuse statistics of the whole lake that were measured on another build; none is well.
-
-    Raises:
-        InputError: they are of another build, or of a lake before it had one.
-    """
+    """Refuse statistics of the whole lake that were measured on another build."""
     rows = lake.rows("preference_statistics", scope=ALL, columns=["statistic", "a"])
     if rows and build.id not in {row["a"] for row in rows if row["statistic"] == "build"}:
         raise InputError(
@@ -207,27 +188,11 @@ def check_statistics(lake: Lake, build: Build) -> None:
         )
 
 
-def _decoded(lake: Lake) -> Build:
-    try:
-        return msgspec.json.decode(lake.get_bytes(Lake.BUILD), type=Build)
-    except msgspec.DecodeError as error:
-        raise InputError(f"lake {lake.url}: {Lake.BUILD} is damaged ({error}); {_AGAIN}") from (
-            error
-        )
-
-
 def copy_file(lake: Lake, file: DatasetFile, target: Path) -> None:
-    """Write a file of the dataset to the local disk; linked, where it is one of a local lake.
-
-    Args:
-        lake: the lake that holds the build.
-        file: one of the build's.
-        target: where it shall be.
-    """
+    """Write a file of the dataset to ``target`` on the local disk; link it if possible."""
     if file.part:
         with target.open("wb") as out:
-            first, end = file.part
-            write_part(lake, CONFIGS[file.config], file.name, (first, end), out)
+            write_shard(lake, CONFIGS[file.config], file.name, file.part, out)
         return
     if lake.local:
         try:
@@ -244,7 +209,7 @@ _NAMES = {pa.string(): "string", pa.bool_(): "bool", pa.int32(): "int32", pa.int
 
 
 def dataset_info(build: Build) -> list[dict[str, Any]]:
-    """Return an entry for each configuration that has a file, in the order of the files."""
+    """Return the card's ``dataset_info``: an entry for each configuration that has a file."""
     return [
         {
             "config_name": config,

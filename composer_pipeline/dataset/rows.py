@@ -1,7 +1,4 @@
-"""The ledgers of all stages as rows of the dataset.
-
-Belongs here: rows of ``dataset_drops``. Does not belong here: why a row was dropped.
-"""
+"""The rows of the ``dataset_*`` tables, from pairs, states, replies, hints and drops."""
 
 import hashlib
 import json
@@ -14,10 +11,9 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.actions import Action, action_text
-from composer_pipeline.chat.convert import GrowingChain, action_message
-from composer_pipeline.chat.convert import offered_tools as offered
+from composer_pipeline.chat.convert import GrowingChain, action_message, offered_tools
 from composer_pipeline.chat.tools import Toolsets
-from composer_pipeline.dataset.consent import AGENT, Answer, Terms, agent_answer, told_of
+from composer_pipeline.dataset.consent import AGENT, UNKNOWN, Answer, Terms, answer_columns
 from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import PICO
@@ -28,37 +24,42 @@ from composer_pipeline.preferences.vote import Vote, vote
 from composer_pipeline.states.state import TraceState, draw
 from composer_pipeline.training.windows import RowCutter
 
+#: Tokens of a window, including the longer answer.
+WINDOW_TOKENS = 8192
+#: Characters of a task; the prompt holds it whole.
+TASK_CHARS = 2000
+#: Digests of texts that are kept; a session's prompts share nearly all of theirs.
+_KEPT_TEXTS = 4_000
+#: Rows of ``dataset_successes`` per session.
+_PER_SESSION = 8
+
 Row = dict[str, Any]
 
 
 def drop_rows(
-    lake: Lake, stage: str, ledger: Mapping[str, Sequence[Row]]
+    lake: Lake, stage: str, drops: Mapping[str, Sequence[Row]]
 ) -> Iterator[tuple[str, Row]]:
     """Yield (day, row) of what earlier stages and this one left out.
 
-    Rows whose state is not in the lake any more belong to no session, and are passed over.
-
-    Args:
-        lake: reads ``drops`` and the names of ``states``.
-        stage: this one, whose partitions are about to be replaced.
-        ledger: its rows by day.
+    ``drops`` are those of this ``stage`` by day; its partitions in the lake are about to be
+    replaced. Rows whose state is no longer in the lake belong to no session, and are skipped.
     """
     earlier = {
         (part["day"], part["stage"]) for part in lake.partitions("drops") if part["stage"] != stage
     }
-    for day in sorted({*(day for day, _ in earlier), *ledger}):
+    for day in sorted({*(day for day, _ in earlier), *drops}):
         rows = [
             {**row, "stage": name}
-            for of_day, name in sorted(earlier)
-            if of_day == day
+            for its_day, name in sorted(earlier)
+            if its_day == day
             for row in lake.rows("drops", days=[day], stage=name)
         ]
-        rows += [{**row, "stage": stage} for row in ledger.get(day, ())]
+        rows += [{**row, "stage": stage} for row in drops.get(day, ())]
         session_of = _sessions(lake, day, {row["state_id"] for row in rows})
         for row in sorted(rows, key=lambda row: (row["stage"], row["pair_id"], row["step"])):
-            if row["state_id"] in session_of:
-                about = {"day": day, "schema_version": SCHEMA_VERSION}
-                yield day, {**row, **about, "session_id": session_of[row["state_id"]]}
+            if session := session_of.get(row["state_id"]):
+                fixed = {"day": day, "schema_version": SCHEMA_VERSION, "session_id": session}
+                yield day, {**row, **fixed}
 
 
 def _sessions(lake: Lake, day: str, states: set[str]) -> dict[str, str]:
@@ -69,12 +70,8 @@ def _sessions(lake: Lake, day: str, states: set[str]) -> dict[str, str]:
     return {name: session for name, session in zip(*columns, strict=True) if name in states}
 
 
-#: Texts whose digests are kept; a session's prompts share nearly all of theirs.
-KEPT_TEXTS = 4_000
-
-
 class MessageTexts:
-    """Message to JSON text; messages that prompts share are the same objects and written once."""
+    """Messages as JSON texts; messages that prompts share are the same objects, written once."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Any, str]] = {}
@@ -84,7 +81,7 @@ class MessageTexts:
         return [self._text(message) for message in messages]
 
     def _text(self, message: Any) -> str:
-        # The message is kept too, so that its id stays its own.
+        # The message is kept too, so that its id is not reused.
         kept = self._kept.get(id(message))
         if kept is None:
             text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
@@ -93,7 +90,7 @@ class MessageTexts:
 
 
 class Digests:
-    """Digests of messages and prompts that are equal where the messages are, in any key order."""
+    """Digests of messages and prompts, equal where the messages are, in any order of keys."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
@@ -102,7 +99,7 @@ class Digests:
         """Return the digest of one message's JSON text."""
         found = self._kept.get(text)
         if found is None:
-            if len(self._kept) >= KEPT_TEXTS:
+            if len(self._kept) >= _KEPT_TEXTS:
                 self._kept.clear()
             plain = json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
             found = self._kept[text] = digest([plain.encode()])
@@ -118,8 +115,6 @@ def digest(parts: Iterable[bytes]) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
-#: Characters of a task; it stands whole in the prompt.
-TASK_CHARS = 2000
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.DOTALL)
 
 
@@ -129,7 +124,7 @@ class _Head(msgspec.Struct):
 
 
 def task_of(prompt: Iterable[str]) -> str:
-    """Return the first words of the user in a prompt of JSON texts, without reminders."""
+    """Return the user's first words in a prompt of JSON texts, without reminders."""
     for text in prompt:
         head = msgspec.json.decode(text, type=_Head)
         if head.role == "user" and (words := _words(str(head.content))):
@@ -152,37 +147,13 @@ def _words(text: str) -> str:
     return _REMINDER.sub("", text).strip()[:TASK_CHARS]
 
 
-class Lengths:
-    """Tokens of texts, about; nothing without a tokenizer.
-
-    Args:
-        cutter: counts, with the tokenizer of the build.
-    """
-
-    def __init__(self, cutter: RowCutter | None) -> None:
-        self._cutter = cutter
-
-    def of(self, *columns: Iterable[str] | None) -> int | None:
-        """Return the tokens of columns of JSON texts."""
-        if self._cutter is None:
-            return None
-        return self._cutter.tokens(text for texts in columns for text in texts or ())
-
-
-#: Tokens of a window, the longer answer counted.
-WINDOW_TOKENS = 8192
+# -- pairs -------------------------------------------------------------------------
 
 _MESSAGES = ("prompt", "chosen", "rejected", "tools")
 
 
-def pair_row(pair: Row, day: str, lengths: Lengths) -> Row:
-    """Return a row of ``dataset_pairs``.
-
-    Args:
-        pair: a row of ``normalized_pairs`` with its terms; messages are JSON texts.
-        day: of the session.
-        lengths: counts tokens.
-    """
+def pair_row(pair: Row, day: str, cutter: RowCutter | None) -> Row:
+    """Return a row of ``dataset_pairs`` from one of ``normalized_pairs`` with its terms."""
     made = {
         "task": task_of(pair["prompt"]),
         "chosen_text": action_text(pair["chosen"]),
@@ -193,25 +164,11 @@ def pair_row(pair: Row, day: str, lengths: Lengths) -> Row:
     }
     known = TABLES["dataset_pairs"].schema.names
     row = {name: value for name, value in pair.items() if name in known} | made
-    return row | _tokens(row, lengths)
+    return row | _pair_tokens(row, cutter)
 
 
-def _tokens(row: Row, lengths: Lengths) -> Row:
-    return {
-        "prompt_tokens": lengths.of(row["prompt"], row["tools"]),
-        "chosen_tokens": lengths.of(row["chosen"]),
-        "rejected_tokens": lengths.of(row["rejected"]),
-    }
-
-
-def window_row(pair: Row, cutter: RowCutter, lengths: Lengths) -> tuple[Row, str]:
-    """Return a pair with its prompt cut, and an empty text or the reason why it cannot be.
-
-    Args:
-        pair: a row of ``dataset_pairs``; messages are JSON texts.
-        cutter: cuts to :data:`WINDOW_TOKENS`.
-        lengths: counts tokens.
-    """
+def window_row(pair: Row, cutter: RowCutter) -> tuple[Row, str]:
+    """Return a row of ``dataset_pairs`` with its prompt cut, or the reason why it cannot be."""
     messages = {name: [json.loads(text) for text in pair[name] or ()] for name in _MESSAGES}
     cut, why = cutter.cut(messages)
     if why:
@@ -220,10 +177,25 @@ def window_row(pair: Row, cutter: RowCutter, lengths: Lengths) -> tuple[Row, str
     row = pair | {name: texts.of(cut[name]) for name in _MESSAGES}
     if row["chosen"] == row["rejected"]:
         return {}, "both sides are equal in this form"
-    return row | _tokens(row, lengths), ""
+    return row | _pair_tokens(row, cutter), ""
 
 
-#: Columns that a row of ``replies`` hands on as they are.
+def _pair_tokens(row: Row, cutter: RowCutter | None) -> Row:
+    return {
+        "prompt_tokens": _tokens(cutter, row["prompt"], row["tools"]),
+        "chosen_tokens": _tokens(cutter, row["chosen"]),
+        "rejected_tokens": _tokens(cutter, row["rejected"]),
+    }
+
+
+def _tokens(cutter: RowCutter | None, *columns: Iterable[str] | None) -> int | None:
+    """Count the tokens of columns of JSON texts; ``None`` without a tokenizer."""
+    return cutter.tokens(text for texts in columns for text in texts or ()) if cutter else None
+
+
+# -- replies -----------------------------------------------------------------------
+
+#: Columns that a row of ``dataset_replies`` takes over unchanged.
 _SAME = (
     "model", "family", "provider", "finish_reason", "prompt_tokens", "completion_tokens",
     "cached_tokens", "reasoning_tokens", "latency_ms", "simulated",
@@ -246,23 +218,19 @@ def reply_rows(
     states: Sequence[TraceState],
     answers: Mapping[str, Mapping[str, Row]],
     terms: Terms,
-    refused: list[Row],
+    drops: list[Row],
 ) -> Iterator[Row]:
-    """Yield the rows of the states of a session and day.
+    """Yield the rows of ``dataset_replies`` for a session's states on a day.
 
-    Args:
-        states: the states, whole.
-        answers: of the day.
-        terms: say which answers may be trained on.
-        refused: gets the ledger rows of the others.
+    The answers whose terms forbid training are appended to ``drops``.
     """
-    for state in sorted(states, key=lambda s: (s.chain_id, s.n_messages, s.state_id)):
+    for state in sorted(states, key=_order):
         for teacher, row in answers.get(state.state_id, {}).items():
             answer = Answer.of_row(row)
             if answer.terms not in terms.accepted:
-                what = {"state_id": state.state_id}
+                named = {"state_id": state.state_id}
                 table = f"dataset_replies:{teacher}"
-                refused.append(terms.drop(what, table, "answer", [answer]))
+                drops.append(terms.drop(named, table, "answer", [answer]))
                 continue
             message = [action_message(Action.from_json(row["action"]))]
             yield {
@@ -281,18 +249,83 @@ def reply_rows(
             }
 
 
-#: Rows of one session.
-PER_SESSION = 8
+def _order(state: TraceState) -> tuple[str, int, str]:
+    return state.chain_id, state.n_messages, state.state_id
 
 
-def own_successes(states: Iterable[TraceState], decided: Collection[str]) -> list[TraceState]:
-    """Return states whose action worked, at most :data:`PER_SESSION` of each session.
+# -- states ------------------------------------------------------------------------
 
-    Only actions with a tool call: of a text nothing says that it was right.
 
-    Args:
-        states: all states of a day.
-        decided: ids of states with a consensus.
+@dataclass(frozen=True)
+class DayInputs:
+    """What is known of a day's states beside the trace.
+
+    ``replies`` are the usable replies by state, ``costs`` what all replies were billed in
+    picodollars, ``hints`` rows of the table.
+    """
+
+    replies: Mapping[str, Sequence[Reply]]
+    costs: Mapping[str, int]
+    hints: Mapping[str, Row]
+    tools: Toolsets
+
+
+def session_rows(
+    states: Sequence[TraceState],
+    day: DayInputs,
+    terms: Terms,
+    cutter: RowCutter | None,
+    drops: list[Row],
+) -> Iterator[tuple[str, Row]]:
+    """Yield (table, row) of all states of a session on a day; prompts are JSON texts.
+
+    The answers whose terms forbid training are appended to ``drops``.
+    """
+    spans = {s.state_id: day.hints[s.state_id]["span_call"]
+             for s in states if s.state_id in day.hints}  # fmt: skip
+    recovered = recoveries(states, spans)
+    votes = {s.state_id: vote(s, day.replies[s.state_id])
+             for s in states if s.state_id in day.replies}  # fmt: skip
+    decided = {name for name, outcome in votes.items() if outcome.winner_action}
+    worked = {state.state_id for state in _own_successes(states, decided)}
+    chain_id, chain, texts = None, GrowingChain(), MessageTexts()
+    tool_texts = _ToolTexts(day.tools)
+    for state in sorted(states, key=_order):
+        name = state.state_id
+        if name not in decided | worked and name not in spans:
+            continue
+        if state.chain_id != chain_id:
+            chain_id, chain, texts = state.chain_id, GrowingChain(), MessageTexts()
+        prompt, tools = texts.of(chain.at(state)[0]), tool_texts.of(state)
+        base = {
+            "task": task_of(prompt),
+            "prompt": prompt,
+            "tools": tools,
+            "prompt_tokens": _tokens(cutter, prompt, tools),
+            "day": state.day,
+            "schema_version": SCHEMA_VERSION,
+            "state_id": name,
+            "session_id": state.session_id,
+        }
+        if name in decided:
+            kept, refused = terms.of_group(name, day.replies[name], votes[name])
+            drops += refused
+            if kept:
+                cost = {"cost_usd": float(day.costs.get(name, 0) / PICO)}
+                yield "dataset_groups", {**base, **cost, **_group(state, kept, votes[name])}
+                yield "dataset_sft", {**base, **cost, **_consensus(votes[name])}
+        action = [action_message(state.action)]
+        own = {"model": state.model, "action": action, "action_text": action_text(action)}
+        if name in worked:
+            yield "dataset_successes", {**base, **own}
+        if name in spans:
+            yield "dataset_hints", {**base, **own, **_hint(day.hints[name], recovered.get(name))}
+
+
+def _own_successes(states: Iterable[TraceState], decided: Collection[str]) -> list[TraceState]:
+    """Return states without a consensus whose action worked, a few of each session.
+
+    Only actions with a tool call: nothing shows that a text was right.
     """
     found = [
         state
@@ -301,90 +334,11 @@ def own_successes(states: Iterable[TraceState], decided: Collection[str]) -> lis
     ]
     found.sort(key=lambda state: (state.session_id, draw(state.state_id)))
     by_session = groupby(found, key=lambda state: state.session_id)
-    return [state for _, own in by_session for state in islice(own, PER_SESSION)]
+    return [state for _, own in by_session for state in islice(own, _PER_SESSION)]
 
 
-def at_most(state_ids: Iterable[str], limit: int) -> set[str]:
-    """Return at most ``limit`` of some states, chosen by a hash of their ids."""
-    return {state_id for _, state_id in sorted(map(draw, state_ids))[:limit]}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is known of a day's states beside the trace.
-
-    ``replies`` has the usable replies by state, ``costs`` what all replies were billed in
-    picodollars, ``hints`` rows of the table, ``terms`` say which answers may be trained on.
-    """
-
-    replies: Mapping[str, Sequence[Reply]]
-    costs: Mapping[str, int]
-    hints: Mapping[str, Row]
-    terms: Terms
-
-
-def session_rows(
-    states: Sequence[TraceState],
-    tools: Toolsets,
-    asked: Asked,
-    lengths: Lengths,
-    refused: list[Row],
-) -> Iterator[tuple[str, Row]]:
-    """Yield (table, row) of the states of a session and day; messages of prompts are JSON texts.
-
-    Args:
-        states: all states of the session on the day, whole.
-        tools: of the day.
-        asked: what is known of them.
-        lengths: counts tokens.
-        refused: gets the ledger rows of answers that may not be trained on.
-    """
-    spans = {
-        s.state_id: asked.hints[s.state_id]["span_call"]
-        for s in states
-        if s.state_id in asked.hints
-    }
-    recovered = recoveries(states, spans)
-    votes = {s.state_id: vote(s, asked.replies[s.state_id]) for s in states
-             if s.state_id in asked.replies}  # fmt: skip
-    decided = {name for name, outcome in votes.items() if outcome.winner_action}
-    worked = {state.state_id for state in own_successes(states, decided)}
-    chain_id, chain, texts = None, GrowingChain(), MessageTexts()
-    offers = _Offers(tools)
-    for state in sorted(states, key=lambda s: (s.chain_id, s.n_messages, s.state_id)):
-        name = state.state_id
-        if name not in decided | worked and name not in spans:
-            continue
-        if state.chain_id != chain_id:
-            chain_id, chain, texts = state.chain_id, GrowingChain(), MessageTexts()
-        prompt, offered_here = texts.of(chain.at(state)[0]), offers.of(state)
-        base = {
-            "task": task_of(prompt),
-            "prompt": prompt,
-            "tools": offered_here,
-            "prompt_tokens": lengths.of(prompt, offered_here),
-            "day": state.day,
-            "schema_version": SCHEMA_VERSION,
-            "state_id": name,
-            "session_id": state.session_id,
-        }
-        if name in decided:
-            kept, drops = asked.terms.of_group(name, asked.replies[name], votes[name])
-            refused += drops
-            if kept:
-                cost = {"cost_usd": float(asked.costs.get(name, 0) / PICO)}
-                yield "dataset_groups", {**base, **cost, **_answers(state, kept, votes[name])}
-                yield "dataset_sft", {**base, **cost, **_consensus(votes[name])}
-        action = [action_message(state.action)]
-        own = {"model": state.model, "action": action, "action_text": action_text(action)}
-        if name in worked:
-            yield "dataset_successes", {**base, **own}
-        if name in spans:
-            yield "dataset_hints", {**base, **own, **_hint(asked.hints[name], recovered.get(name))}
-
-
-class _Offers:
-    """The tools of states as JSON texts, equal ones written once."""
+class _ToolTexts:
+    """The tools of states as JSON texts; each set of tools is written once."""
 
     def __init__(self, tools: Toolsets) -> None:
         self._tools = tools
@@ -393,7 +347,7 @@ class _Offers:
     def of(self, state: TraceState) -> list[str]:
         toolset = self._tools.of(state)
         if id(toolset) not in self._kept:
-            self._kept[id(toolset)] = toolset, MessageTexts().of(offered(toolset.tools))
+            self._kept[id(toolset)] = toolset, MessageTexts().of(offered_tools(toolset.tools))
         return self._kept[id(toolset)][1]
 
 
@@ -406,9 +360,9 @@ def _hint(hint: Row, recovered: Action | None) -> Row:
     }
 
 
-def _answers(state: TraceState, replies: Sequence[Reply], outcome: Vote) -> Row:
-    """Return what agent and teachers did at a state, and the consensus."""
+def _group(state: TraceState, replies: Sequence[Reply], outcome: Vote) -> Row:
     assert outcome.winner_action is not None
+    agent = Answer(state.model or UNKNOWN, "", AGENT)
     consensus = [action_message(outcome.winner_action)]
     return {
         "candidates": [
@@ -416,7 +370,7 @@ def _answers(state: TraceState, replies: Sequence[Reply], outcome: Vote) -> Row:
             *(action_message(reply.action) for reply in replies),
         ],
         "sources": [AGENT, *(reply.teacher for reply in replies)],
-        **told_of([agent_answer(state.model), *map(Answer.of, replies)]),
+        **answer_columns([agent, *map(Answer.of, replies)]),
         "simulated": any(reply.simulated for reply in replies),
         "consensus": consensus,
         "consensus_text": action_text(consensus),
@@ -424,13 +378,12 @@ def _answers(state: TraceState, replies: Sequence[Reply], outcome: Vote) -> Row:
 
 
 def _consensus(outcome: Vote) -> Row:
-    """Return the consensus as what a model shall say, and whose it is."""
     assert outcome.winner_action is not None
     completion = [action_message(outcome.winner_action)]
     return {
         "completion": completion,
         "completion_text": action_text(completion),
-        **told_of(sorted({Answer.of(reply) for reply in outcome.members})),
+        **answer_columns(sorted({Answer.of(reply) for reply in outcome.members})),
         "agrees_with_agent": outcome.agrees_with_student,
         "simulated": any(reply.simulated for reply in outcome.voters),
     }

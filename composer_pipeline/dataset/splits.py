@@ -1,13 +1,9 @@
-"""Which split a row is in: groups of sessions that must stay together, and their hash.
+"""Splits: which sessions must stay together, and the hash that puts them into train or validation.
 
-Belongs here: connected components, the split of a group, and the proof that nothing is
-in two splits. Does not belong here: which rows there are (``publishing.dataset``).
-
-Two sessions are in one group when they share a ``group_id`` (records, or a first
-prompt), or anything that ``publishing.dataset`` links: an identical prompt of any state, a first
-prompt that is nearly the same, a long result of a tool. The group is named after
-its earliest session, so data that are added later change neither its name nor its
-split; only data that join two groups move one of them, and that cannot be helped.
+Two sessions are in one group if they share a ``group_id`` (records, or a first prompt), an
+identical prompt of any state, a nearly identical first prompt, or a long tool result. The group is
+named after its earliest session, so data that are added later change neither its name nor its
+split; only data that join two groups move one of them, which cannot be avoided.
 """
 
 import hashlib
@@ -28,12 +24,12 @@ from composer_pipeline.states.state import TraceState, Unseen
 TRAIN, VALIDATION = "train", "validation"
 SPLITS = (TRAIN, VALIDATION)
 
-#: Part of every group's hash. A constant for ever: another value is another split.
+#: Part of every group's hash. It never changes: another value is another split.
 SALT = "composer-pipeline/split/1"
 
 
 class SessionKey(msgspec.Struct, frozen=True, order=True):
-    """What orders sessions inside a group: the earliest names it."""
+    """The order of sessions in a group, whose earliest names it."""
 
     first_ts: float
     session_id: str
@@ -41,13 +37,13 @@ class SessionKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Components:
-    """Which of some names belong together, directly or through others."""
+    """Connected components of names."""
 
     def __init__(self) -> None:
         self._parent: dict[str, str] = {}
 
     def find(self, name: str) -> str:
-        """Return the name that stands for all that belong together with this one."""
+        """Return the representative of a name's component."""
         root = name
         while self._parent.setdefault(root, root) != root:
             root = self._parent[root]
@@ -56,12 +52,12 @@ class Components:
         return root
 
     def join(self, one: str, other: str) -> None:
-        """Say that two names belong together."""
+        """Join the components of two names."""
         self._parent[self.find(one)] = self.find(other)
 
 
 def split_of(group: str, validation_share: float) -> str:
-    """Return the split of a group: a stable hash of its name against the share."""
+    """Return the split of a group, from a stable hash of its name."""
     digest = hashlib.blake2b(f"{SALT}:{group}".encode(), digest_size=8).digest()
     return VALIDATION if int.from_bytes(digest, "big") < validation_share * 2**64 else TRAIN
 
@@ -69,10 +65,8 @@ def split_of(group: str, validation_share: float) -> str:
 def groups(sessions: Iterable[SessionKey], links: Iterable[tuple[str, Hashable]]) -> dict[str, str]:
     """Return session id to the name of its group.
 
-    Args:
-        sessions: one for each trajectory; a session may come several times.
-        links: (session id, what it has), for example the hash of a prompt; sessions that have
-            the same belong together.
+    A session may come several times. ``links`` are (session id, what it has), for example the hash
+    of a prompt; sessions that have the same belong together.
     """
     joined = Components()
     keys = sorted(sessions)
@@ -92,11 +86,7 @@ def groups(sessions: Iterable[SessionKey], links: Iterable[tuple[str, Hashable]]
 
 
 def overlaps(rows: Iterable[tuple[str, Mapping[str, Hashable]]]) -> dict[str, int]:
-    """Count the values that occur in more than one split, for each kind of value.
-
-    Args:
-        rows: (split, {kind: value}); kinds are for example ``group_id``, ``prompt``.
-    """
+    """Count the values in more than one split by kind, from rows (split, {kind: value})."""
     seen: dict[str, dict[Hashable, set[str]]] = {}
     for split, values in rows:
         for kind, value in values.items():
@@ -104,12 +94,12 @@ def overlaps(rows: Iterable[tuple[str, Mapping[str, Hashable]]]) -> dict[str, in
     return {kind: sum(len(s) > 1 for s in by.values()) for kind, by in seen.items()}
 
 
-#: Results of tools that join their sessions. Of 65 real sessions 23 pairs share one of at least
-#: 500 characters, all of one repository; from 200 on, refusals that are the same everywhere do.
+#: Characters from which an identical tool result joins its sessions. Of 65 real sessions, 23 pairs
+#: share one of at least 500, all within one repository; from 200 on, generic refusals do too.
 LONG_RESULT = 500
-#: First prompts are compared from so many characters on, as sets of word 5-grams.
+#: First prompts are compared from this many characters, as sets of word 5-grams.
 LONG_PROMPT, NEAR = 40, 0.8
-#: Commits that two folders have to share to be of one repository.
+#: Commits that two folders must share to be one repository.
 COMMON_COMMITS = 2
 
 _REMOTE = re.compile(
@@ -123,8 +113,8 @@ _URL = re.compile(r"^(?:\w+://)?(?:[^@/\s]+@)?(?P<host>[\w.-]+)[:/]+(?P<path>.+?
 _WORKTREE = re.compile(r"/(?:\.claude/worktrees|\.worktrees|\.git/worktrees)/.*$")
 
 
-class Kinship:
-    """Notes what sessions have while their states are read."""
+class SessionLinks:
+    """Collects what sessions have in common while their states are read."""
 
     def __init__(self) -> None:
         self._first: dict[bytes, str] = {}
@@ -132,12 +122,12 @@ class Kinship:
         self.remotes: dict[str, set[str]] = defaultdict(set)
         self.commits: dict[str, set[str]] = defaultdict(set)
 
-    def look_at(self, states: Iterable[TraceState]) -> None:
-        """Take in the states of a session, with their messages; each object once."""
+    def add(self, states: Iterable[TraceState]) -> None:
+        """Collect from the states of a session, with their messages."""
         unseen = Unseen()
         for state in states:
             for message in unseen.of(state):
-                for text in results_in(message):
+                for text in _results_in(message):
                     self._take(state.session_id, text)
 
     def _take(self, session: str, text: str) -> None:
@@ -154,11 +144,7 @@ class Kinship:
             self.commits[session].add((found["long"] or found["made"])[:7])
 
     def links(self, first_prompts: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-        """Yield (session, what it shares with another).
-
-        Args:
-            first_prompts: session id to its first prompt.
-        """
+        """Yield (session, what it shares with another), given each session's first prompt."""
         yield from sorted(self._shared)
         prints = [
             (session, session, shingles_of(prompt.casefold(), ""))
@@ -170,10 +156,9 @@ class Kinship:
             yield row["near"], f"near {row['near']}"
 
     def repositories(self, folders: Mapping[str, str]) -> dict[str, str]:
-        """Return session id to the name of its repository: its first remote, or folder.
+        """Return session id to its repository's name: a remote, or the working directory.
 
-        Args:
-            folders: session id to its working directory.
+        ``folders`` are the sessions' working directories.
         """
         joined = Components()
         named = {session: _WORKTREE.sub("", folder) for session, folder in folders.items()}
@@ -195,20 +180,19 @@ class Kinship:
         return {session: names[joined.find(f"session {session}")][1] for session in named}
 
 
-def results_in(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts of a stored message's tool results."""
+def _results_in(message: Mapping[str, Any]) -> Iterator[str]:
     content = message["content"]
     for block in content if isinstance(content, list) else ():
         if isinstance(block, dict) and block.get("type") == "tool_result":
-            said = block.get("content")
-            if isinstance(said, str):
-                yield said
-            elif isinstance(said, list):
-                yield "".join(str(part.get("text", "")) for part in said if isinstance(part, dict))
+            result = block.get("content")
+            if isinstance(result, str):
+                yield result
+            elif isinstance(result, list):
+                yield "".join(str(p.get("text", "")) for p in result if isinstance(p, dict))
 
 
 def remote_name(url: str) -> str:
-    """Return what a remote is called, however it is reached; empty for a folder."""
+    """Return a remote's name, independent of the protocol; empty for a folder."""
     found = _URL.match(url)
     if not found or "." not in found["host"] or url.startswith((".", "/")):
         return ""
@@ -216,7 +200,7 @@ def remote_name(url: str) -> str:
 
 
 def _sharing(commits: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the folders that share commits enough."""
+    """Yield the pairs of folders that share enough commits."""
     having: dict[str, list[str]] = defaultdict(list)
     for folder, known in sorted(commits.items()):
         for commit in known:
@@ -225,15 +209,15 @@ def _sharing(commits: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
     yield from (pair for pair, count in sorted(common.items()) if count >= COMMON_COMMITS)
 
 
-#: Characters from which on a message says something of its own.
+#: Characters from which a message counts as specific.
 LONG_MESSAGE = 120
 
 
 class Overlap:
-    """Sees the pairs of train, then those of validation.
+    """What validation has in common with train: shown the pairs of train, then of validation.
 
-    ``repository`` counts rows of validation whose repository is in train, ``verbatim`` those with
-    a message of :data:`LONG_MESSAGE` characters, no system prompt, that stands in train.
+    ``repository`` counts validation rows whose repository is in train, ``verbatim`` those with a
+    message of :data:`LONG_MESSAGE` characters, not a system prompt, that also occurs in train.
     """
 
     def __init__(self) -> None:
@@ -243,20 +227,20 @@ class Overlap:
         self._known: dict[bytes, bytes | None] = {}
 
     def train(self, rows: pa.Table) -> None:
-        """Take in rows of train."""
+        """Add rows of train."""
         for name, prompt in _each(rows):
             self._repositories.add(name)
             self._messages.update(filter(None, map(self._digest, prompt)))
 
     def validation(self, rows: pa.Table) -> None:
-        """Compare rows of validation."""
+        """Compare rows of validation with train."""
         for name, prompt in _each(rows):
             self.rows += 1
             self.repository += name in self._repositories
             self.verbatim += any(self._digest(text) in self._messages for text in prompt)
 
-    def figures(self) -> dict[str, float | int]:
-        """Return the rows of validation and the two shares of them."""
+    def figures(self) -> dict[str, float]:
+        """Return the number of validation rows and the two shares of them."""
         rows = max(1, self.rows)
         return {
             "validation_rows": self.rows,
@@ -265,18 +249,18 @@ class Overlap:
         }
 
     def _digest(self, text: str) -> bytes | None:
-        """Return the digest of what a long message says, nothing for others."""
+        """Return the digest of a specific message's content, ``None`` for others."""
         key = hashlib.blake2b(text.encode(), digest_size=12).digest()
         if key not in self._known:
             message = json.loads(text)
-            said = str(message.get("content") or "")
-            own = message.get("role") != "system" and len(said) >= LONG_MESSAGE
-            data = said.encode("utf-8", "surrogatepass")
-            self._known[key] = hashlib.blake2b(data, digest_size=12).digest() if own else None
+            content = str(message.get("content") or "")
+            specific = message.get("role") != "system" and len(content) >= LONG_MESSAGE
+            data = content.encode("utf-8", "surrogatepass")
+            self._known[key] = hashlib.blake2b(data, digest_size=12).digest() if specific else None
         return self._known[key]
 
 
 def _each(rows: pa.Table) -> Iterator[tuple[str, list[str]]]:
-    """Yield repository and prompt of each row, a few rows decoded at a time."""
+    """Yield repository and prompt of each row, decoding a few rows at a time."""
     for batch in rows.select(["repository", "prompt"]).to_batches(max_chunksize=8):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -158,7 +158,7 @@ def publish(
             check_files,
             public=not private,
             allow=[allowed.contact] if allowed else [],
-            barred=Barred(lake, allowed).said,
+            barred=Barred(lake, allowed).reason,
         )
         facts = facts_of(data)
         if facts.simulated and not allow_simulated:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.dataset.manifest import inputs_of, write_marker
+from composer_pipeline.dataset.manifest import inputs_of, write_manifest
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import PublishReport, publish
 from composer_pipeline.testing.hub.server import LoopbackHub
@@ -81,7 +81,7 @@ def fill(lake: Lake, train: list[dict[str, Any]], validation: list[dict[str, Any
         lake.write("dataset_groups", groups, split=split)
         lake.write("dataset_hints", [], split=split)
         lake.write("dataset_successes", [], split=split)
-    write_marker(lake, inputs_of(lake))
+    write_manifest(lake, inputs_of(lake))
     return lake
 
 

@@ -173,7 +173,7 @@ def test_a_build_that_is_killed_between_two_files_is_none(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("composer_pipeline.dataset.build.write_marker", killed)
+    monkeypatch.setattr("composer_pipeline.dataset.build.write_manifest", killed)
     with pytest.raises(KeyboardInterrupt):
         build_dataset(lake, validation_share=0.5)
     with pytest.raises(InputError, match="half built"):

@@ -80,8 +80,8 @@ def test_its_allow_list_holds_for_every_dataset(lake: Lake) -> None:
     assert steps >= {"dataset_pairs", "dataset_groups", "dataset_hints", "dataset_replies"}
     assert "private" not in str(drops)
     barred = Barred(lake, find_consent(lake))
-    assert barred.said("s0") == ""
-    assert "consent file" in barred.said("s1")
+    assert barred.reason("s0") == ""
+    assert "consent file" in barred.reason("s1")
 
 
 def test_repositories_by_path_name_and_pattern(lake: Lake, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_repositories_by_path_name_and_pattern(lake: Lake, tmp_path: Path) -> No
     [
         ({"repositories": ["shop", "nowhere"]}, "field repositories: .* no session of 'nowhere'"),
         ({"repositories": []}, "repositories"),
-        ({"license": "free for all"}, "'free for all' is no SPDX identifier"),
+        ({"license": "free for all"}, "'free for all' is not an SPDX identifier"),
         ({"license": "other", "license_name": "Own", "license_link": "somewhere"}, "license_link"),
         ({"license": "other", "license_name": "Own"}, "license_name and license_link go with"),
         ({"license_name": "Own", "license_link": "https://x.example/y"}, "and only with it"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from composer_pipeline.dataset.manifest import inputs_of, read_build, write_marker
+from composer_pipeline.dataset.manifest import inputs_of, read_build, write_manifest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
@@ -42,7 +42,7 @@ def consented(lake: Lake, *projects: str, models: str = "[agent]") -> Path:
         f"repositories: [{', '.join(projects)}]\nlicense: CC-BY-4.0\nattested_by: Mira Example\n"
         f"contact: https://example.org/withdraw\nagent_models: {models}\n"
     )
-    write_marker(lake, inputs_of(lake))
+    write_manifest(lake, inputs_of(lake))
     return file
 
 
@@ -221,7 +221,7 @@ def test_the_manifest_has_the_size_and_digest_of_each_file(lake: Lake, hub: Loop
 def test_groups_without_a_pair_are_no_dataset(lake: Lake, hub: LoopbackHub) -> None:
     for split in ("train", "validation"):
         lake.write("dataset_pairs", [], split=split)
-    write_marker(lake, inputs_of(lake))
+    write_manifest(lake, inputs_of(lake))
     with pytest.raises(InputError, match="the dataset has no pair"):
         send(lake, hub)
 

@@ -2,7 +2,7 @@
 
 import pytest
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.dataset import splits as kinship
+from composer_pipeline.dataset import splits
 from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.dataset.manifest import read_build
-from composer_pipeline.dataset.splits import Kinship, remote_name
+from composer_pipeline.dataset.splits import SessionLinks, remote_name
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from tests.fixtures.lake_states import write_session
@@ -17,19 +17,19 @@ from tests.publishing.test_dataset import DAY, NEXT, add_session, bash, normalis
 LONG = "a line of a file that only one repository has\n" * 12
 
 
-def seen(tmp_path: Path, **results: list[str]) -> Kinship:
+def seen(tmp_path: Path, **results: list[str]) -> SessionLinks:
     """Sessions whose one tool result each is in their second state."""
     lake = Lake(tmp_path / "lake")
     for name, texts in results.items():
         turns = [(bash(f"{name} {i}"), text) for i, text in enumerate(texts)]
         write_session(lake, name, [*turns, (bash("end"), "")], day=DAY)
-    found = Kinship()
+    found = SessionLinks()
     for name in results:
-        found.look_at([s for s in load_states(lake) if s.session_id == name])
+        found.add([s for s in load_states(lake) if s.session_id == name])
     return found
 
 
-def linked(found: Kinship, prompts: dict[str, str] | None = None) -> set[frozenset[str]]:
+def linked(found: SessionLinks, prompts: dict[str, str] | None = None) -> set[frozenset[str]]:
     by_link: dict[Any, set[str]] = {}
     for session, link in found.links(prompts or {}):
         by_link.setdefault(link, set()).add(session)
@@ -37,7 +37,7 @@ def linked(found: Kinship, prompts: dict[str, str] | None = None) -> set[frozens
 
 
 def test_a_long_result_in_two_sessions_links_them(tmp_path: Path) -> None:
-    bound = kinship.LONG_RESULT
+    bound = splits.LONG_RESULT
     found = seen(tmp_path, a=["x" * bound], b=["x" * bound], c=["y" * bound], d=["z" * (bound - 1)],
                  e=["z" * (bound - 1)])  # fmt: skip
     assert linked(found) == {frozenset("ab")}
@@ -55,7 +55,7 @@ def test_nearly_equal_first_prompts_link_their_sessions() -> None:
         "short": "go on",
         "brief": "go on",
     }
-    assert linked(Kinship(), prompts) == {frozenset("ab")}
+    assert linked(SessionLinks(), prompts) == {frozenset("ab")}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_remote_has_one_name(url: str, name: str) -> None:
     assert remote_name(url) == name
 
 
-def repositories(found: Kinship, **folders: str) -> set[frozenset[str]]:
+def repositories(found: SessionLinks, **folders: str) -> set[frozenset[str]]:
     by_name: dict[str, set[str]] = {}
     for session, name in found.repositories(folders).items():
         by_name.setdefault(name, set()).add(session)
@@ -184,7 +184,7 @@ def test_sessions_that_read_the_same_file_are_in_one_group(tmp_path: Path) -> No
 
 def test_two_clones_of_one_remote_are_one_repository() -> None:
     """One of them has a second remote, whose name comes first."""
-    found = Kinship()
+    found = SessionLinks()
     found.remotes |= {"a": {"host/fork", "host/origin"}, "b": {"host/origin"}}
     names = found.repositories({"a": "/srv/one", "b": "/srv/two", "c": "/srv/three"})
     assert names == {"a": "host/fork", "b": "host/fork", "c": "/srv/three"}

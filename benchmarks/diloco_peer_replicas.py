@@ -28,7 +28,7 @@ from diloco_memory import memory
 from peers import importable
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.diloco.checkpoint import FILE, Keeping
+from composer_pipeline.diloco.checkpoint import FILE, InnerCheckpoint
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.outer_optimizer import master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica
@@ -115,7 +115,7 @@ def ours(orders: Orders) -> None:
         url=orders.where, run_id="run", slot=slot, spec=agreed(), attempt=claim(log, slot),
         on_commit=lambda round_, info: orders.note(round=round_, parts=len(info["included"])),
     )  # fmt: skip
-    callback.keep(Keeping(Path(orders.where, f"slot-{slot}", FILE), every=1))
+    callback.keep(InnerCheckpoint(Path(orders.where, f"slot-{slot}", FILE), every=1))
     state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
     control: Any = SimpleNamespace(should_training_stop=False)
     given: dict[str, Any] = {"model": model, "optimizer": optimizer}

@@ -1,12 +1,9 @@
 """DiLoCo for any Trainer of transformers or TRL, as one callback.
 
-Belongs here: adopting the committed parameters, counting inner steps, the contribution
-at the end of a round, and the schedule. Does not belong here: the protocol (``replica``).
-
 What a replica has besides the committed parameters (the steps of an unfinished round, the inner
-optimiser's moments, random numbers, what the trainer adds) is its own: it is kept across the rounds
-of one process, and with ``keep`` in a file that a restart goes on from (``inner``), while the log
-is where the file says. The learning-rate schedule follows the round.
+optimizer's moments, random numbers, the trainer's own state) is private: it is kept across the
+rounds of one process, and with ``keep`` in a file from which a restart resumes (``checkpoint``) if
+the log is still at that place. The learning-rate schedule follows the round.
 """
 
 import os
@@ -17,7 +14,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from composer_pipeline.diloco.checkpoint import Keeping, Part, bare, set_random_state
+from composer_pipeline.diloco.checkpoint import InnerCheckpoint, Part, bare, set_random_state
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.outer_optimizer import Tensors, master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica, SyncResult
@@ -26,16 +23,16 @@ from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
 
 OnCommit = Callable[[int, dict[str, Any]], None]
-#: After so many rounds in a row without a finite delta a replica leaves, to be started anew.
+#: Rounds in a row without a finite delta after which a replica exits, to be restarted.
 MOST_DIVERGED = 2
 
 
 class Diverged(ComposerError):
-    """A replica's parameters were not finite twice in a row, whatever it was started from."""
+    """A replica's parameters were not finite twice in a row."""
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the trained parameters themselves, by name: the adapters only, with LoRA."""
+    """Return the trained parameters themselves, by name: only the adapters, with LoRA."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -72,7 +69,7 @@ class DiLoCoCallback(TrainerCallback):
 
     Set ``max_steps = rounds * inner_steps`` and ``save_strategy="no"``: the durable result
     is the log. The Trainer stops when all rounds are committed, with fewer steps where this
-    replica's rounds are shorter (``rounds.pace``); each begins at its place of the schedule.
+    replica's rounds are shorter (``pace``); each begins at its place of the schedule.
 
     Args:
         url: folder or URL of the log.
@@ -82,7 +79,7 @@ class DiLoCoCallback(TrainerCallback):
         attempt: 1-based start of the slot.
         on_commit: called with the round and a JSON-able summary after each round that this
             replica took part in or waited for.
-        supervisor: process id of the parent; when it dies, stop, so that no orphan goes on.
+        supervisor: process id of the parent; this process stops when it dies.
 
     Raises:
         InputError: the slot is outside of the spec, or the store cannot be opened.
@@ -107,12 +104,12 @@ class DiLoCoCallback(TrainerCallback):
         self._inner, self._tokens_seen, self._diverged = 0, 0, 0
         self._steps, self._clock = spec.inner_steps, Stopwatch()
         self._start: Tensors = {}
-        self._keeping: Keeping | None = None
+        self._file: InnerCheckpoint | None = None
         self._random: Part | None = None
 
-    def keep(self, keeping: Keeping) -> None:
-        """Keep this replica's private state in a file, and go on from what it has there."""
-        self._keeping = keeping
+    def keep(self, file: InnerCheckpoint) -> None:
+        """Keep this replica's private state in a file, and resume from it."""
+        self._file = file
 
     @classmethod
     def from_env(cls, *, on_commit: OnCommit | None = None) -> Self:
@@ -156,22 +153,18 @@ class DiLoCoCallback(TrainerCallback):
         return max(0, self.replica.log.last_round()) + 1
 
     def position(self) -> int:
-        """Return the optimizer steps of the run that are behind this replica's parameters."""
+        """Return the optimizer steps of the run behind this replica's parameters."""
         return (self.replica.round - 1) * self.spec.inner_steps + self._inner
 
     @property
     def ends_round(self) -> bool:
-        """Whether the optimizer step that is under way is the last one of its round."""
+        """Whether the current optimizer step is the last one of its round."""
         return self._inner + 1 >= self._steps
 
     # -- the Trainer's events --------------------------------------------------------------
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Join the run and start from its newest committed state, or from what was kept after it.
 
@@ -195,35 +188,23 @@ class DiLoCoCallback(TrainerCallback):
         control.should_training_stop |= self.replica.finished
 
     def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the random numbers of a resumed replica: making its batches has drawn some."""
+        """Restore the random state of a resumed replica, after its batches have drawn numbers."""
         self._clock.start()
         if self._random is not None:
             set_random_state(*self._random)
             self._random = None
 
     def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """End the round with this step where others wait for it; all that follows a step asks."""
+        """End the round with this step where others wait for it; later hooks depend on it."""
         if not self.replica.finished and self.replica.awaited():
             self._steps = self._inner + 1
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Count a step; at the round's end contribute, wait for the commit and start from it."""
         self._require_supervisor()
@@ -234,18 +215,14 @@ class DiLoCoCallback(TrainerCallback):
             if ends:
                 self._keep(state, kwargs, ended=True)
                 self._end_round(state, kwargs)
-            elif self._keeping is not None and self._keeping.due(self._inner):
+            elif self._file is not None and self._file.due(self._inner):
                 self._keep(state, kwargs, ended=False)
         if self.replica.finished:
             adopt(kwargs["model"], self.replica.state.theta)
             control.should_training_stop = True
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leave the model with the newest committed parameters."""
         adopt(kwargs["model"], self.replica.state.theta)
@@ -254,7 +231,6 @@ class DiLoCoCallback(TrainerCallback):
     # -- between rounds --------------------------------------------------------------------
 
     def _require_supervisor(self) -> None:
-        """Stop where the supervisor is gone: nobody would see the result or free the memory."""
         if self._parent is not None and os.getppid() != self._parent:
             raise ComposerError(f"the supervisor of DiLoCo slot {self.slot} is gone")
 
@@ -273,10 +249,10 @@ class DiLoCoCallback(TrainerCallback):
     def _begin_round(
         self, model: torch.nn.Module, scheduler: Any, names: Iterable[str] | None = None
     ) -> None:
-        """Adopt the state, or some of its parameters: the others go on as they were trained."""
+        """Adopt the state, or some of its parameters: the others continue as trained."""
         adopt(model, self.replica.state.theta, names)
-        # What the parameters hold after rounding to their dtype: the delta must be what
-        # training changed, not what a bf16 copy could not represent.
+        # The parameters after rounding to their dtype: the delta must be what training changed,
+        # not what a bf16 copy could not represent.
         parameters = trainable(model)
         for name in parameters if names is None else names:
             self._start[name] = master(parameters[name])
@@ -284,11 +260,7 @@ class DiLoCoCallback(TrainerCallback):
         _align(scheduler, (self.replica.round - 1) * self.spec.inner_steps)
 
     def _heal(self, withheld: str, optimizer: Any) -> None:
-        """Forget the inner optimizer's moments where the round was not finite: they are not either.
-
-        Raises:
-            Diverged: it was the second such round in a row.
-        """
+        """Reset the inner optimizer, whose moments are not finite after such a round either."""
         self._diverged = self._diverged + 1 if withheld else 0
         if not withheld:
             return
@@ -303,40 +275,38 @@ class DiLoCoCallback(TrainerCallback):
     # -- the private state -----------------------------------------------------------------
 
     def _keep(self, state: TrainerState, given: Mapping[str, Any], *, ended: bool) -> None:
-        """Write what a restart needs; does nothing without a file."""
-        if self._keeping is None:
+        if self._file is None:
             return
         seen = int(state.num_input_tokens_seen)
         counts = {"seen": seen, "round": seen - self._tokens_seen, "diverged": self._diverged}
         model, optimizer = given["model"], given.get("optimizer")
-        self._keeping.save(
-            self.replica, self._inner, trainable(model), optimizer, counts, ended=ended
-        )
+        self._file.save(self.replica, self._inner, trainable(model), optimizer, counts, ended=ended)
 
     def _resume(self, state: TrainerState, given: Mapping[str, Any]) -> bool:
-        """Take up what was kept, where it fits the log; return whether the round is at its end."""
-        found = self._keeping.find(self.replica) if self._keeping is not None else None
+        """Restore the kept state, where it fits the log; return whether its round is over."""
+        found = self._file.find(self.replica) if self._file is not None else None
         if found is None:
             return False
-        assert self._keeping is not None
+        assert self._file is not None
         optimizer = given.get("optimizer")
         behind = found.round < self.replica.round  # its round is committed: the moments are left
-        counts = self._keeping.load(found, self.replica, optimizer)
+        counts = self._file.load(found, self.replica, optimizer)
         offer = self.replica.log.contributions(found.round)[0].get(self.slot) if behind else None
         withheld = offer.withheld if offer else ""
         if not withheld:
+            kept = found.part("parameter")[0]
             merged = self.replica.merged_in(found.round) if behind else set[str]()
-            adopt(given["model"], found.parameters, found.parameters.keys() - merged)
+            adopt(given["model"], kept, kept.keys() - merged)
         if not behind:
             self._inner = found.inner
             _align(given.get("lr_scheduler"), self.position())
-        self._random = found.random
+        self._random = found.part("random")
         state.num_input_tokens_seen = counts["seen"]
         self._tokens_seen = counts["seen"] - (0 if behind else counts["round"])
         self._diverged = counts["diverged"]
         if behind:
             self._heal(withheld, optimizer)
-        self._keeping.say("resumed", {"round": self.replica.round, "inner": self._inner})
+        self._file.on_event("resumed", {"round": self.replica.round, "inner": self._inner})
         return found.ended and not behind
 
     def _report(self, result: SyncResult, tokens: int, work: Work) -> None:
@@ -370,8 +340,8 @@ class DiLoCoCallback(TrainerCallback):
 def _align(scheduler: Any, step: int) -> None:
     """Move a LambdaLR (all of transformers' usual schedules) to ``step`` of the run.
 
-    Does nothing where the process has made every step itself. Other schedulers keep their
-    own count, since their learning rate is not a function of the step alone.
+    Other schedulers keep their own count, since their learning rate is not a function of the step
+    alone.
     """
     inner = getattr(scheduler, "scheduler", scheduler)
     if not isinstance(inner, LambdaLR) or inner.last_epoch == step:

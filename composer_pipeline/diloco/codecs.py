@@ -1,20 +1,17 @@
-"""What a delta's numbers become on the wire, and what they are again for everyone who merges it.
+"""What a delta's numbers become on the wire, and the safetensors bytes of deltas and states.
 
-Belongs here: the codecs ``fp32``, ``bf16``, ``int8``, ``int4`` and ``int2``. Does not belong here:
-the bytes around them (``encoding``) and the outer step (``outer``).
-
-The integers have a scale for each block of one parameter's elements, of which none crosses into
-the next parameter: the largest absolute value over the largest integer for ``int8`` and ``int4``;
-for ``int2`` the root mean square, whose four levels ±½ and ±3/2 are nearly the best uniform ones
-for normally distributed values (J. Max, Quantizing for minimum distortion, 1960: step 0.996 σ).
-Scales are bfloat16, because changes of a small learning rate are below float16's range. Decoding
-is one fp32 multiplication on the CPU, so all replicas merge the same bits.
+The integer codecs have a scale for each block of one parameter's elements, none of which crosses
+into the next parameter: the largest absolute value over the largest integer for ``int8`` and
+``int4``; for ``int2`` the root mean square, whose four levels ±½ and ±3/2 are nearly the best
+uniform ones for normally distributed values (J. Max, Quantizing for minimum distortion, 1960: step
+0.996 σ). Scales are bfloat16, because changes of a small learning rate are below float16's range.
+Decoding is one fp32 multiplication on the CPU, so all replicas merge the same bits.
 """
 
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -26,12 +23,12 @@ from composer_pipeline.diloco.spec import Codec
 from composer_pipeline.diloco.store import Pieces
 
 SCALES, VALUES = "scales", "values"
-#: The word for a delta that travels as the parameters that it leads to.
+#: Codec of a delta that travels as the parameters that it leads to.
 WHOLE = "whole"
 
 
 class _Integers(NamedTuple):
-    """A codec of integers: bits of each, and elements that share a scale."""
+    """An integer codec: bits of each, and elements that share a scale."""
 
     bits: int
     block: int
@@ -42,11 +39,11 @@ class _Integers(NamedTuple):
         return (1 << self.bits - 1) - 1
 
     def blocks(self, count: int) -> int:
-        """Scales of a parameter with so many elements."""
+        """Return the scales of a parameter with so many elements."""
         return -(-count // self.block)
 
     def size(self, count: int) -> int:
-        """Bytes of the integers of a parameter with so many elements."""
+        """Return the bytes of the integers of a parameter with so many elements."""
         return -(-count * self.bits // 8)
 
 
@@ -60,7 +57,7 @@ class Delta(Mapping[str, torch.Tensor]):
     Attributes:
         codec: its name.
         parts: the tensors of its bytes, by name: a parameter's own, or ``scales`` and ``values``
-            of all parameters, in the order of their names; or the parameters, where it is whole.
+            of all parameters, in the order of their names; or the resulting parameters if whole.
     """
 
     def __init__(
@@ -201,7 +198,7 @@ def _packed(kind: _Integers, integers: torch.Tensor) -> torch.Tensor:
 
 
 def _unpacked(kind: _Integers, packed: torch.Tensor) -> torch.Tensor:
-    """Return the integers of ``_packed``, and those that fill its last byte."""
+    """Return the integers of ``_packed``, with those that pad its last byte."""
     if kind.bits == 8:
         return packed.view(torch.int8)
     mask, each = 2**kind.bits - 1, 8 // kind.bits
@@ -210,20 +207,16 @@ def _unpacked(kind: _Integers, packed: torch.Tensor) -> torch.Tensor:
     return integers - 8 if kind.bits == 4 else integers * 2 - 3
 
 
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "U8": torch.uint8}
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-#: Bytes in one piece: what hashing and sending hold at a time.
+#: Bytes that hashing and sending hold at a time.
 PIECE = 4 * 2**20
-#: Longest header that is read; safetensors' own bound.
+#: safetensors' own bound.
 _LONGEST_HEADER = 100_000_000
-
-
-class _Part(NamedTuple):
-    """A tensor's place in the bytes, before it is there."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
 
 
 # -- states ------------------------------------------------------------------------------------
@@ -234,13 +227,13 @@ def encode_state(state: OuterState, steps: Callable[[], Iterable[Step]] | None =
 
     Args:
         state: gives names and shapes; and the values, where ``steps`` is None.
-        steps: makes the values, in any order that it keeps: the state after an outer step,
-            of which one tensor is in memory at a time.
+        steps: makes the values, in the order of names: the state after an outer step, of which
+            one tensor is in memory at a time.
     """
     names = sorted(state.theta)
     shapes = {name: tuple(state.theta[name].shape) for name in names}
     parts = [
-        _Part(f"{kind}.{name}", torch.float32, shapes[name])
+        (f"{kind}.{name}", torch.float32, shapes[name])
         for name in names
         for kind in ("theta", "momentum")
     ]
@@ -251,7 +244,7 @@ def encode_state(state: OuterState, steps: Callable[[], Iterable[Step]] | None =
             yield step.theta
             yield step.momentum
 
-    return _framed(parts, tensors, {})
+    return framed(parts, tensors, {})
 
 
 def decode_state(data: bytes | bytearray) -> OuterState:
@@ -280,10 +273,10 @@ def state_sha(state: OuterState) -> str:
 
 
 def encode_delta(delta: Delta) -> Pieces:
-    """Return a delta as safetensors bytes: codec and layout in its header."""
-    parts = [_Part(n, t.dtype, tuple(t.shape)) for n, t in delta.parts.items()]
+    """Return a delta as safetensors bytes, with codec and layout in its header."""
+    parts = [(n, t.dtype, tuple(t.shape)) for n, t in delta.parts.items()]
     metadata = {"codec": delta.codec, "layout": delta.layout}
-    return _framed(parts, lambda: iter(delta.parts.values()), metadata)
+    return framed(parts, lambda: iter(delta.parts.values()), metadata)
 
 
 def decode_delta(
@@ -309,18 +302,20 @@ def decode_delta(
 # -- the frame: https://github.com/safetensors/safetensors, "Format" -----------------------------
 
 
-def _framed(
-    parts: Sequence[_Part], tensors: Callable[[], Iterator[torch.Tensor]], metadata: dict[str, str]
+def framed(
+    parts: Iterable[tuple[str, torch.dtype, tuple[int, ...]]],
+    tensors: Callable[[], Iterable[torch.Tensor]],
+    metadata: dict[str, str],
 ) -> Pieces:
+    """Return safetensors bytes of tensors on the CPU, which are made one by one in each pass.
+
+    ``parts`` are name, dtype and shape of each, in the order of ``tensors``.
+    """
     header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
     end = 0
-    for part in parts:
-        start, end = end, end + part.dtype.itemsize * torch.Size(part.shape).numel()
-        header[part.name] = {
-            "dtype": _NAMES[part.dtype],
-            "shape": part.shape,
-            "data_offsets": (start, end),
-        }
+    for name, dtype, shape in parts:
+        start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = struct.pack("<Q", len(text)) + text
@@ -336,11 +331,7 @@ def _framed(
 
 
 def _parsed(data: bytes | bytearray) -> tuple[dict[str, str], Tensors]:
-    """Return metadata and tensors, which are views of ``data``.
-
-    Raises:
-        CorruptObject: not safetensors, or tensors that do not fill the bytes one by one.
-    """
+    """Return metadata and tensors, which are views of ``data``; raises ``CorruptObject``."""
     # Bytes that cannot be written to would make torch warn; nothing here writes to them.
     buffer = data if isinstance(data, bytearray) else bytearray(data)
     length = int.from_bytes(buffer[:8], "little")
@@ -353,12 +344,10 @@ def _parsed(data: bytes | bytearray) -> tuple[dict[str, str], Tensors]:
         tensors, at = {}, 0
         for name, entry in entries:
             dtype, shape = _DTYPES[entry["dtype"]], torch.Size(entry["shape"])
-            size = dtype.itemsize * shape.numel()
-            if list(entry["data_offsets"]) != [at, at + size] or 8 + length + at + size > len(
-                buffer
-            ):
+            begin, size = 8 + length + at, dtype.itemsize * shape.numel()
+            if list(entry["data_offsets"]) != [at, at + size] or begin + size > len(buffer):
                 raise CorruptObject(f"not a safetensors object: {name} is at another place")
-            tensors[name] = _view(buffer, dtype, shape, 8 + length + at)
+            tensors[name] = _view(buffer, dtype, shape, begin)
             at += size
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise CorruptObject(f"not a safetensors object: {error!r}") from None

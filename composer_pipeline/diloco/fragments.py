@@ -1,8 +1,4 @@
-"""Which parameters make a fragment: the part of a model that one round merges.
-
-Belongs here: dealing parameters by names and sizes, the same on every machine. Does not belong
-here: whose turn it is in a round (``spec``) and what is merged (``merging``).
-"""
+"""Which parameters make a fragment, how a round merges deltas, and states read from the log."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +20,8 @@ def dealt(parameters: Mapping[str, torch.Tensor], count: int) -> list[list[str]]
 
     What belongs to one layer (or, outside of the layers, to one module) stays together. The
     largest go first, each to the fragment with the fewest elements so far; equal ones in the
-    order of their numbers, so that neighbouring layers go to different fragments. With fewer of
-    them than fragments, each parameter goes by itself.
+    order of their numbers, so that neighbouring layers go to different fragments. With fewer units
+    than fragments, each parameter is a unit.
 
     Raises:
         InputError: there are fewer parameters than fragments.
@@ -45,7 +41,7 @@ def dealt(parameters: Mapping[str, torch.Tensor], count: int) -> list[list[str]]
     fragments: list[list[str]] = [[] for _ in range(count)]
     filled = [0] * count
     for unit in sorted(units, key=lambda unit: (-sizes[unit], _natural(unit))):
-        # By the number of names too: a tensor without elements fills nothing.
+        # Also by the number of names: a tensor without elements fills nothing.
         least = min(range(count), key=lambda index: (filled[index], len(fragments[index])))
         fragments[least] += units[unit]
         filled[least] += sizes[unit]
@@ -53,7 +49,7 @@ def dealt(parameters: Mapping[str, torch.Tensor], count: int) -> list[list[str]]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return what sorts names by the numbers in them: layer 2 before layer 10."""
+    """Return a sort key by the numbers in a name: layer 2 before layer 10."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -69,8 +65,7 @@ def merged_steps(
 ) -> Iterator[Step]:
     """Yield the state after a round, parameter by parameter, in the order of their names.
 
-    What no delta has stays as it is: parameters of other fragments, and their momentum.
-
+    Parameters without a delta, of other fragments, stay as they are, with their momentum.
     A replica alone whose parameters travelled themselves is where it trained to, to the bit:
     ``θ − (θ − local)`` would round. Otherwise :func:`outer_steps`.
 
@@ -99,11 +94,9 @@ def _merged(
 
 
 def shares_of(tokens: Mapping[int, int], spec: DiLoCoSpec) -> dict[int, float]:
-    """Return the weight of each slot's change, adding up to 1.
+    """Return the weight of each slot's change, adding up to 1, from its trained tokens.
 
-    Args:
-        tokens: slot to the trained tokens of its change.
-        spec: has the rule; slots are equal under ``tokens`` too where nobody counted any.
+    Slots are equal under ``weights: tokens`` too where nobody counted any.
     """
     total = sum(tokens.values()) if spec.weights == "tokens" else 0
     return {slot: n / total if total else 1.0 / len(tokens) for slot, n in tokens.items()}
@@ -112,13 +105,8 @@ def shares_of(tokens: Mapping[int, int], spec: DiLoCoSpec) -> dict[int, float]:
 def collect(log: OuterLog, spec: DiLoCoSpec, round_: int) -> None:
     """Remove what is not needed once the whole state after ``round_`` is written.
 
-    Whoever is about to commit that round calls this; several may, at the same time. Nothing goes
-    where the whole state before it is not there in its full size.
-
-    Args:
-        log: of the run.
-        spec: says which states are whole, and whether anything may go.
-        round_: not yet committed, and one whose whole state is to be written.
+    Called before that round is committed, possibly by several replicas at the same time. Nothing
+    is removed unless the whole state before it exists in its full size.
     """
     if spec.kept_rounds is None:
         return
@@ -130,7 +118,7 @@ def collect(log: OuterLog, spec: DiLoCoSpec, round_: int) -> None:
         return
     for entry in states:
         r = int(entry.key.removeprefix("state/").partition("-")[0])
-        # At the same round: the proposal of one who lost the race to commit it.
+        # At the same round: a proposal that lost the race to be committed.
         if r < oldest or (r == oldest and entry.key != commit.state_key):
             log.store.delete(entry.key)
     for entry in log.store.list("rounds"):
@@ -148,7 +136,7 @@ def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors
         round: None means the last committed round; 0 is the initial state.
 
     Raises:
-        InputError: the run has no such commit, or what its state was made of was removed.
+        InputError: the run has no such commit, or its objects were removed.
         CorruptObject: objects are not what their commits say.
     """
     log = OuterLog.open(url, run_id)
@@ -158,10 +146,10 @@ def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors
         what = "no commit" if round is None else f"no commit for round {round}"
         raise InputError(f"run {run_id} in {url} has {what}")
     try:
-        return _made_again(log, commit).theta, commit
+        return _rebuilt_state(log, commit).theta, commit
     except CorruptObject:
         if round is None and log.last_round() > wanted:
-            return read_state(url, run_id)  # a run that goes on has removed it meanwhile
+            return read_state(url, run_id)  # removed meanwhile by a run that goes on
         states = log.store.list("state")
         kept = [int(entry.key.removeprefix("state/").partition("-")[0]) for entry in states]
         if kept and wanted < min(kept):
@@ -172,12 +160,8 @@ def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors
         raise
 
 
-def _made_again(log: OuterLog, commit: Commit) -> OuterState:
-    """Return the state after ``commit``: read, or rebuilt from an earlier one.
-
-    Raises:
-        CorruptObject: neither can be.
-    """
+def _rebuilt_state(log: OuterLog, commit: Commit) -> OuterState:
+    """Return the state after ``commit``: read, or rebuilt from an earlier one."""
     later: list[Commit] = []
     at: Commit | None = commit
     reason = f"round {commit.round} has no state"

@@ -1,11 +1,8 @@
-"""The sign of life of one attempt, who else is alive, and how one leaves.
+"""Heartbeats of one attempt of a slot, the ages of all of them, and SIGTERM. No torch.
 
-Belongs here: the beating thread, the ages of members, and SIGTERM. Does not belong here: what a
-dead member means for a round (``replica``). No torch.
-
-Ages compare last-modified times that the store itself wrote, so the clocks of the
-replicas' machines do not matter. A thread beats, because an inner step may take
-longer than the timeout; a process that hangs is left behind by the grace time instead.
+Ages compare last-modified times that the store itself wrote, so the clocks of the replicas'
+machines do not matter. A thread beats, because an inner step may take longer than the
+timeout; a process that hangs is left behind by the grace time instead.
 """
 
 import datetime as dt
@@ -22,19 +19,12 @@ from composer_pipeline.errors import ComposerError
 
 logger = logging.getLogger(__name__)
 
-#: Exit code of a process that was asked to leave: 128 + SIGTERM.
+#: Exit code after SIGTERM: 128 + 15.
 EXIT_ASKED = 143
 
 
 class Pulse:
-    """Heartbeats of ``(slot, attempt)`` every ``interval_s`` until ``stop``.
-
-    Args:
-        log: where the heartbeats go.
-        slot: 0-based slot.
-        attempt: 1-based start of the slot.
-        interval_s: seconds between two beats.
-    """
+    """Heartbeats of ``(slot, attempt)`` every ``interval_s`` seconds until ``stop``."""
 
     def __init__(self, log: OuterLog, slot: int, attempt: int, interval_s: float) -> None:
         self.log, self.slot, self.attempt = log, slot, attempt
@@ -44,19 +34,19 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name=f"diloco-pulse-{slot}", daemon=True)
 
     def start(self) -> None:
-        """Beat once in the caller's thread, then go on in the background; once is enough."""
+        """Beat once in the caller's thread, then in the background; repeated calls do nothing."""
         if self._thread.ident is None:
             self._beat()
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating; the last heartbeat stays and grows old."""
+        """Stop beating; the last heartbeat stays and ages."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def leave(self) -> None:
-        """Stop beating and take the heartbeat back, so that nobody waits for it to grow old."""
+        """Stop beating and remove the heartbeat, so that nobody waits for it to age."""
         self.stop()
         if self._beats:
             self.log.store.delete(f"members/{self.slot}/{self.attempt}.json")
@@ -73,13 +63,13 @@ class Pulse:
             try:
                 self._beat()
             except (OSError, ComposerError, obstore.exceptions.BaseError) as error:
-                # One lost beat is what the timeout is for; the next one may get through.
+                # The timeout allows for a lost beat; the next one may get through.
                 logger.warning("heartbeat of slot %d failed: %s", self.slot, error)
 
     def ages(self) -> tuple[dict[int, float], dt.datetime]:
         """Return the seconds since each slot's last beat, and the store's present time.
 
-        "Present" is this attempt's own last beat, so ages are exact to one interval.
+        The present is this attempt's own last beat, so ages are exact to one interval.
         """
         members = self.log.members()
         now = members[self.slot, self.attempt]
@@ -91,22 +81,18 @@ class Pulse:
 
 
 class Leaving:
-    """SIGTERM: the process leaves at once, but for an upload that has begun."""
+    """SIGTERM ends the process at once, or after an upload that has begun."""
 
     def __init__(self) -> None:
         self._busy, self.asked = 0, False
 
     def install(self) -> None:
-        """Take SIGTERM; call it in the main thread."""
+        """Handle SIGTERM; to be called in the main thread."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     @contextmanager
     def afterwards(self) -> Iterator[None]:
-        """Let the block end before the process leaves.
-
-        Raises:
-            SystemExit: the process was asked to leave meanwhile.
-        """
+        """Let the block finish before SIGTERM ends the process."""
         self._busy += 1
         try:
             yield

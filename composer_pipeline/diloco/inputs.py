@@ -1,10 +1,7 @@
-"""What a replica on another machine needs: files under content-addressed keys, and their list.
+"""A run's files for replicas on other machines: content-addressed objects and their list. No torch.
 
-Belongs here: putting a run's files into its log, and getting them. Does not belong here: which
-files those are and what is in them (the trainer). No torch.
-
-``inputs.json`` is created once and last, so that it names only objects that are there. Nothing
-secret belongs in a log: credentials stay in each machine's environment.
+``inputs.json`` is created once and last, so that it names only existing objects. Nothing secret
+belongs in a log: credentials stay in each machine's environment.
 """
 
 import hashlib
@@ -29,13 +26,13 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """A run as it was begun.
+    """A run as it was started.
 
     Attributes:
         identity: what makes it this run, name to hash or text.
         spec: JSON of the agreement, without what replicas find themselves.
-        here: slots 0 to ``here`` - 1 belong to the machine that began it.
-        copy_of: name of the base model's folder, of which each machine needs a copy of its own;
+        here: slots 0 to ``here`` - 1 belong to the machine that started it.
+        copy_of: name of the base model's folder, of which each machine needs its own copy;
             empty where its name is enough.
         files: path in a run folder to its object.
     """
@@ -53,11 +50,7 @@ class Inputs(msgspec.Struct, frozen=True):
 
 
 def read(log: OuterLog) -> Inputs | None:
-    """Return the inputs of a run, or None for one that has not begun.
-
-    Raises:
-        InputError: they are of another version of this library.
-    """
+    """Return the inputs of a run, or None for one that has not started."""
     data = log.store.get(LIST)
     if data is None:
         return None
@@ -70,25 +63,17 @@ def read(log: OuterLog) -> Inputs | None:
 
 
 def require_same(log: OuterLog, there: Inputs, identity: Mapping[str, str]) -> None:
-    """Refuse to go on with another run under this run's id.
-
-    Raises:
-        InputError: says what differs.
-    """
+    """Raise ``InputError`` where the run under this id is another one."""
     odd = [name for name, value in identity.items() if there.identity.get(name) != value]
     if odd:
         raise InputError(
-            f"run {log.run_id} in {log.store.url} was begun with another {' and '.join(odd)};"
+            f"run {log.run_id} in {log.store.url} was started with another {' and '.join(odd)};"
             " choose another diloco.run_id"
         )
 
 
 def publish(log: OuterLog, inputs: Inputs, given: Mapping[str, Path]) -> Inputs:
-    """Put files into the log, by their path in a run folder; return what the log has then.
-
-    Raises:
-        InputError: another run has this id.
-    """
+    """Upload files by their path in a run folder; return what the log has then."""
     there = {entry.key for entry in log.store.list("inputs")}
     files = {}
     for path, file in given.items():
@@ -107,20 +92,9 @@ def publish(log: OuterLog, inputs: Inputs, given: Mapping[str, Path]) -> Inputs:
 
 
 def fetch(log: OuterLog, inputs: Inputs, folder: Path, *, below: tuple[str, ...] = ("",)) -> None:
-    """Get the files that a folder lacks or has otherwise.
-
-    Args:
-        log: the run's log.
-        inputs: of the run.
-        folder: gets them.
-        below: how the wanted paths begin.
-
-    Raises:
-        CorruptObject: an object is not what the list says.
-        InputError: the list names a path outside of the folder.
-    """
+    """Download files whose path begins with one of ``below``, unless the folder has them."""
     wanted = {path: file for path, file in inputs.files.items() if path.startswith(below)}
-    # What makes a folder of rows complete comes last.
+    # The file that marks a folder of rows as complete comes last.
     for path, file in sorted(wanted.items(), key=lambda item: item[0].endswith(".json")):
         target = folder / path
         if not target.resolve().is_relative_to(folder.resolve()):

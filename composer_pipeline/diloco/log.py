@@ -1,7 +1,4 @@
-"""The outer log: who contributed what to which round, and what was committed.
-
-Belongs here: key names, the JSON records, and which keys are create-exclusive. Does
-not belong here: tensors (``tensors``), waiting and committing (``replica``). No torch.
+"""The outer log: who contributed what to which round, and what was committed. No torch.
 
 Layout below ``runs/<run_id>/`` of the store::
 
@@ -10,7 +7,7 @@ Layout below ``runs/<run_id>/`` of the store::
     inputs.json inputs/<sha16>-<name>          what a replica elsewhere needs (``inputs``)
     slots/<slot>/<attempt>.json                create-exclusive: one start of a slot (``slots``)
     members/<slot>/<attempt>.json              heartbeat of one start of a slot
-    rounds/<r>/delta/<slot>-<sha16>.safetensors    of late rounds (``rounds.snapshots``)
+    rounds/<r>/delta/<slot>-<sha16>.safetensors    of recent rounds (``fragments.collect``)
     rounds/<r>/contrib/<slot>.json             create-exclusive: one contribution a slot
     rounds/<r>/commit.json                     create-exclusive: the only truth about a round
     state/<r>-<sha16>.safetensors              parameters and outer momentum after some rounds
@@ -36,17 +33,17 @@ READ_PAUSE_S = 0.1
 
 
 class OuterLogError(ComposerError):
-    """The log cannot be followed: no quorum, or its objects are gone or damaged."""
+    """The log cannot be followed: no quorum, or its objects are lost or damaged."""
 
 
 class CorruptObject(ComposerError):
-    """An object's bytes are not those that its record promises."""
+    """An object's bytes are not those of its record."""
 
 
 class Included(msgspec.Struct, frozen=True):
-    """A delta that a commit merged, with the weight it had.
+    """A delta that a commit merged, with its weight.
 
-    ``steps`` optimizer steps led to it, of ``seconds`` each; 0 where nobody counted or measured.
+    ``steps`` optimizer steps led to it, of ``seconds`` each; 0 where not counted or measured.
     """
 
     slot: int
@@ -71,8 +68,8 @@ class Rejected(msgspec.Struct, frozen=True):
 class Commit(msgspec.Struct, frozen=True):
     """The truth about one round. ``by`` is the slot that wrote it.
 
-    ``state_key`` is empty where the whole state was not written (``snapshots``). ``fragment`` is
-    what its deltas are of; it is not in the bytes where they are of all that is trained.
+    ``state_key`` is empty where the whole state was not written (``is_snapshot``). ``fragment`` is
+    that of its deltas; it is left out of the bytes where they are of all that is trained.
     """
 
     round: int
@@ -88,12 +85,12 @@ class Commit(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """Whether it is a round that merged nothing; the initial state is none."""
+        """Whether the round merged nothing; False for the initial state."""
         return self.round > 0 and not self.included
 
     @property
     def judged(self) -> set[int]:
-        """The slots whose contribution was merged or rejected: others were late or missing."""
+        """The slots whose contribution was merged or rejected; the others were late or missing."""
         return {part.slot for part in self.included} | {part.slot for part in self.rejected}
 
     @property
@@ -105,7 +102,7 @@ class Commit(msgspec.Struct, frozen=True):
 class Contribution(msgspec.Struct, frozen=True):
     """What one slot offers for one round; written after its delta object.
 
-    ``withheld`` says why there is no object: nobody shall wait for this slot. ``steps`` and
+    ``withheld`` says why there is no object, so that nobody waits for this slot. ``steps`` and
     ``seconds`` are those of :class:`Included`.
     """
 
@@ -122,7 +119,7 @@ class Contribution(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
     def included(self, weight: float, norm: float) -> Included:
-        """Return the entry of a commit that merges this contribution, of this norm."""
+        """Return the entry of a commit that merges this contribution."""
         return Included(
             self.slot, self.key, self.sha256, self.size, weight, self.tokens, self.attempt, norm,
             self.steps, self.seconds,
@@ -130,7 +127,7 @@ class Contribution(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """The content of a member object. Liveness is its last-modified time, by the store's clock."""
+    """A heartbeat's content. Liveness is its last-modified time, by the store's clock."""
 
     slot: int
     attempt: int
@@ -140,20 +137,11 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class EmptyRounds(OuterLogError):
-    """More rounds merged nothing than the spec allows: going on would only look like training."""
+    """More rounds merged nothing than the spec allows."""
 
 
 def require_rounds(run_id: str, spec: DiLoCoSpec, empty: Mapping[int, str]) -> None:
-    """Refuse a run that has too many empty rounds.
-
-    Args:
-        run_id: used in the message.
-        spec: says how many may be empty.
-        empty: empty rounds, and why each merged nothing.
-
-    Raises:
-        EmptyRounds: there are more; says which and why.
-    """
+    """Raise ``EmptyRounds`` where too many rounds merged nothing; ``empty`` has the reasons."""
     if len(empty) > spec.max_empty_rounds:
         rounds = ", ".join(map(str, sorted(empty)))
         raise EmptyRounds(
@@ -166,8 +154,7 @@ _Record = TypeVar("_Record", Commit, Contribution)
 _Read = TypeVar("_Read")
 
 
-def sha256(data: bytes | bytearray | Pieces) -> str:
-    """Return the SHA-256 of ``data`` as hex."""
+def _sha256(data: bytes | bytearray | Pieces) -> str:
     return data.sha256 if isinstance(data, Pieces) else hashlib.sha256(data).hexdigest()
 
 
@@ -181,7 +168,7 @@ class OuterLog:
 
     def __init__(self, store: ObjectStore, run_id: str) -> None:
         self.store, self.run_id = store, run_id
-        self._manifests: dict[str, Contribution] = {}
+        self._contributions: dict[str, Contribution] = {}
 
     @classmethod
     def open(cls, url: str, run_id: str) -> "OuterLog":
@@ -209,7 +196,7 @@ class OuterLog:
             raise no_exclusive_creation(self.store.url)
 
     def spec(self) -> DiLoCoSpec | None:
-        """Return the run's spec, or None for a run that has not begun."""
+        """Return the run's spec, or None for a run that has not started."""
         data = self.store.get("spec.json")
         return None if data is None else DiLoCoSpec.from_json(data, f"{self.run_id}/spec.json")
 
@@ -245,26 +232,26 @@ class OuterLog:
 
     def put_delta(self, round_: int, slot: int, data: bytes | Pieces) -> tuple[str, str]:
         """Store an encoded delta; return its key and SHA-256. Idempotent."""
-        digest = sha256(data)
+        digest = _sha256(data)
         key = f"rounds/{round_}/delta/{slot}-{digest[:16]}.safetensors"
         self.store.put(key, data)
         return key, digest
 
     def contribute(self, contribution: Contribution) -> bool:
-        """Write a manifest; return False where the slot already has one for the round."""
+        """Write a contribution; return False where the slot already has one for the round."""
         key = f"rounds/{contribution.round}/contrib/{contribution.slot}.json"
         return self.store.create(key, msgspec.json.encode(contribution))
 
     def contributions(self, round_: int) -> tuple[dict[int, Contribution], dt.datetime | None]:
-        """Return the round's manifests by slot, and when the first of them was written."""
+        """Return the round's contributions by slot, and when the first of them was written."""
         found, first = {}, None
         for entry in self.store.list(f"rounds/{round_}/contrib"):
-            if entry.key not in self._manifests:
+            if entry.key not in self._contributions:
                 data = self.store.get(entry.key)
                 if data is None:
                     continue
-                self._manifests[entry.key] = _decode(data, Contribution, entry.key)
-            contribution = self._manifests[entry.key]
+                self._contributions[entry.key] = _decode(data, Contribution, entry.key)
+            contribution = self._contributions[entry.key]
             found[contribution.slot] = contribution
             first = entry.last_modified if first is None else min(first, entry.last_modified)
         return found, first
@@ -288,29 +275,22 @@ class OuterLog:
         Raises:
             OuterLogError: a round in between has no commit.
         """
-        rounds = sorted(
-            int(entry.key.split("/")[1])
-            for entry in self.store.list("rounds")
-            if entry.key.endswith("/commit.json")
-        )
+        rounds = self._committed()
         if rounds != list(range(len(rounds))):
             raise OuterLogError(f"run {self.run_id} has commits for rounds {rounds}: some are lost")
         return [commit for r in rounds if (commit := self.commit(r)) is not None]
 
     def last_round(self) -> int:
         """Return the last committed round; 0 for the initial state, -1 for an empty log."""
-        return max(
-            (
-                int(entry.key.split("/")[1])
-                for entry in self.store.list("rounds")
-                if entry.key.endswith("/commit.json")
-            ),
-            default=-1,
-        )
+        return max(self._committed(), default=-1)
+
+    def _committed(self) -> list[int]:
+        keys = [entry.key for entry in self.store.list("rounds")]
+        return sorted(int(key.split("/")[1]) for key in keys if key.endswith("/commit.json"))
 
     def put_state(self, round_: int, data: bytes | Pieces) -> tuple[str, str]:
         """Store an encoded state; return its key and SHA-256. Idempotent."""
-        digest = sha256(data)
+        digest = _sha256(data)
         key = f"state/{round_}-{digest[:16]}.safetensors"
         self.store.put(key, data)
         return key, digest
@@ -324,16 +304,12 @@ class OuterLog:
 
         def look() -> tuple[int, str, bytearray] | None:
             data = self.store.fetch(key)
-            return None if data is None else (len(data), sha256(data), data)
+            return None if data is None else (len(data), _sha256(data), data)
 
         return _as_recorded(key, digest, size, look)
 
     def verify(self, key: str, digest: str, size: int) -> None:
-        """Check that an object is as recorded, without holding it.
-
-        Raises:
-            CorruptObject: as :meth:`read`.
-        """
+        """Check that an object is as recorded, without holding it; raises as :meth:`read`."""
 
         def look() -> tuple[int, str, None] | None:
             found = self.store.digest(key)

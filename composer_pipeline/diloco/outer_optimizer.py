@@ -1,11 +1,8 @@
-"""The outer step of DiLoCo.
+"""The outer step of DiLoCo: pure functions on CPU fp32 tensors.
 
-Belongs here: pure functions on CPU fp32 tensors. Does not belong here: their bytes
-(``encoding``), the store, waiting, the model.
-
-Every replica must compute the same bits, so that a commit can be reconstructed from
-its deltas: only separate multiplications and additions (no fused multiply-add, no
-reductions), always in the order of the slots.
+Every replica must compute the same bits, so that a commit can be reconstructed from its deltas:
+only separate multiplications and additions (no fused multiply-add, no reductions), always in
+the order of the slots.
 """
 
 import hashlib
@@ -16,11 +13,9 @@ from typing import NamedTuple
 
 import torch
 
+#: Tensors by the names of the model's parameters, each in its parameter's shape.
 Tensors = dict[str, torch.Tensor]
-"""Tensors by the names of the model's parameters; each has its parameter's shape."""
-
-
-#: Elements that ``norm`` looks at together: what it holds in fp64 at a time.
+#: Elements that ``squares`` holds in fp64 at a time.
 _AT_ONCE = 2**20
 
 
@@ -48,13 +43,13 @@ class OuterState:
         return Step(name, self.theta[name], self.momentum[name])
 
     def only(self, names: Iterable[str]) -> "OuterState":
-        """Return these parameters alone; the tensors are this state's."""
+        """Return these parameters alone; the tensors are shared."""
         chosen = list(names)
         return OuterState({n: self.theta[n] for n in chosen}, {n: self.momentum[n] for n in chosen})
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> "OuterState":
-        """Return the whole state that ``steps`` make."""
+        """Return the state that ``steps`` make."""
         made = list(steps)
         return cls({s.name: s.theta for s in made}, {s.name: s.momentum for s in made})
 
@@ -66,7 +61,7 @@ class OuterState:
 
 
 def master(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an fp32 CPU copy of ``tensor``, in its shape, that shares no memory with it."""
+    """Return an fp32 CPU copy of ``tensor`` that shares no memory with it."""
     return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
 
 
@@ -78,13 +73,8 @@ def signature(parameters: Mapping[str, torch.Tensor]) -> str:
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
-class Made(Mapping[str, torch.Tensor]):
-    """Tensors by name, each made anew when it is asked for: one of them is in memory at a time.
-
-    Args:
-        names: of the parameters.
-        make: returns one of them; what it reads must not change while this is in use.
-    """
+class LazyTensors(Mapping[str, torch.Tensor]):
+    """Tensors by name, made by ``make`` on each access, so that one is in memory at a time."""
 
     def __init__(self, names: Iterable[str], make: Callable[[str], torch.Tensor]) -> None:
         self._names, self._make = list(names), make
@@ -99,15 +89,15 @@ class Made(Mapping[str, torch.Tensor]):
         return len(self._names)
 
 
-def pseudo_gradient(base: Mapping[str, torch.Tensor], local: Mapping[str, torch.Tensor]) -> Made:
-    """Return ``θ_global − θ_local`` by name, in the parameters' shapes, fp32 on the CPU.
-
-    Each is made from both when it is asked for; ``dict`` of it is one that stays.
+def pseudo_gradient(
+    base: Mapping[str, torch.Tensor], local: Mapping[str, torch.Tensor]
+) -> LazyTensors:
+    """Return ``θ_global − θ_local`` by name, in the parameters' shapes, fp32 on the CPU, lazily.
 
     The sign is that of a gradient: SGD subtracts it, so the global parameters move towards
     the local ones (``_save_grads`` of torchft's ``local_sgd.py`` does the same).
     """
-    return Made(base, lambda name: master(base[name]).sub_(master(local[name])))
+    return LazyTensors(base, lambda name: master(base[name]).sub_(master(local[name])))
 
 
 def outer_steps(
@@ -149,24 +139,12 @@ def outer_steps(
         yield Step(name, state.theta[name] - gradient, buffer)
 
 
-def outer_step(
-    state: OuterState,
-    deltas: Sequence[Mapping[str, torch.Tensor]],
-    *,
-    lr: float,
-    momentum: float,
-    weights: Sequence[float] | None = None,
-) -> OuterState:
-    """Return the whole next state, as :func:`outer_steps` makes it; the arguments stay."""
-    return OuterState.of(outer_steps(state, deltas, lr=lr, momentum=momentum, weights=weights))
-
-
 def norm(tensors: Mapping[str, torch.Tensor]) -> float:
-    """Return the Euclidean norm over all elements of all tensors; for reports and guards."""
+    """Return the Euclidean norm over all elements of all tensors."""
     return float(sum(squares(tensor) for tensor in tensors.values()) ** 0.5)
 
 
 def squares(tensor: torch.Tensor) -> float:
-    """Return the sum of squares, in fp64, of a tensor of any shape."""
+    """Return the sum of squares of a tensor, in fp64."""
     parts = tensor.detach().reshape(-1).split(_AT_ONCE)
     return float(sum(float(part.double().square().sum()) for part in parts))

@@ -1,10 +1,7 @@
 """One replica's side of the protocol: join, contribute, commit or follow.
 
-Belongs here: when a round is ready, and who commits it. Does not belong here: how others rebuild
-its result (``rounds``), key names (``log``), arithmetic (``tensors``), the trainer (``callback``).
-
-No lease, no leader: the next state is a pure function of base and included deltas, and
-the creation of ``commit.json`` decides. Two racing committers are harmless.
+No lease, no leader: the next state is a pure function of base and included deltas, and the creation
+of ``commit.json`` decides. Two racing committers are harmless.
 """
 
 import ctypes
@@ -31,27 +28,31 @@ from composer_pipeline.diloco.log import (
     OuterLogError,
     Rejected,
 )
-from composer_pipeline.diloco.outer_optimizer import Made, OuterState, Tensors, norm, signature
+from composer_pipeline.diloco.outer_optimizer import (
+    LazyTensors,
+    OuterState,
+    Tensors,
+    norm,
+    signature,
+)
 from composer_pipeline.diloco.rounds import UNKNOWN, Follower, Steps, Work
 from composer_pipeline.diloco.spec import ALL, DiLoCoSpec
 from composer_pipeline.errors import InputError
 
 #: Parameters of mallopt(3), from malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-#: Bytes from which a block is one of its own, during a sync and after it; the latter is where the
-#: dynamic threshold of a process that has freed large blocks ends, and what it keeps then.
+#: Bytes from which a block is mapped on its own, during a sync and after it, when training takes
+#: its blocks from the heap again, which is faster; the latter is the most that the dynamic
+#: threshold of a process that has freed large blocks reaches.
 _DURING, _AFTER = 2**20, 32 * 2**20
 
 
 @contextmanager
-def returning() -> Iterator[None]:
-    """Let large blocks that the block frees go back to the system; does nothing without glibc.
-
-    Training after it has its blocks from the heap again, which is faster: no page is made twice.
-    """
+def returning_memory() -> Iterator[None]:
+    """Return large freed blocks to the system inside the block; does nothing without glibc."""
     library: Any = ctypes.CDLL(None)
-    told = "MALLOC_MMAP_THRESHOLD_" in os.environ
-    if told or not hasattr(library, "mallopt") or not hasattr(library, "malloc_trim"):
+    fixed = "MALLOC_MMAP_THRESHOLD_" in os.environ
+    if fixed or not hasattr(library, "mallopt") or not hasattr(library, "malloc_trim"):
         yield
         return
     library.malloc_trim(0)
@@ -63,9 +64,9 @@ def returning() -> Iterator[None]:
         library.mallopt(_TRIM_THRESHOLD, 2 * _AFTER)
 
 
-#: Pauses between two looks at the log while waiting: first, factor, longest.
+#: Pauses between two reads of the log while waiting: first, factor, longest.
 POLL_FIRST_S, POLL_FACTOR, POLL_MAX_S = 0.05, 1.5, 2.0
-#: Between two looks while training: whether others have ended the round.
+#: Seconds between two checks, while training, whether others have ended the round.
 LOOK_S = 1.0
 NOT_FINITE = "its delta has values that are not finite"
 
@@ -74,8 +75,8 @@ NOT_FINITE = "its delta has values that are not finite"
 class SyncResult:
     """What became of a contribution of this norm; ``withheld`` says why it had no delta.
 
-    ``moved`` is how far the round's outer step went; ``changed`` names the parameters that are to
-    be taken from the state now, while the others go on as they were trained.
+    ``moved`` is how far the round's outer step went; ``changed`` names the parameters to take from
+    the state now, while the others continue as they were trained.
     """
 
     commit: Commit
@@ -94,7 +95,7 @@ class Replica(Follower):
 
     Args:
         log: the run's log.
-        spec: what this replica believes; ``model_signature`` is filled in by ``join``.
+        spec: what this replica expects; ``model_signature`` is filled in by ``join``.
         slot: 0-based, below ``spec.replicas``.
         attempt: 1-based start of the slot; a restart must use a new number.
 
@@ -102,9 +103,9 @@ class Replica(Follower):
         InputError: the slot is outside of the spec.
     """
 
-    #: What this process has found to train (``DiLoCoSpec.base``); set before joining.
+    #: ``DiLoCoSpec.base`` of this process; set before joining.
     base = ""
-    #: Called while this process waits; it raises where nobody would miss it any more.
+    #: Called while this process waits; raises when its supervisor is gone.
     watch: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, log: OuterLog, spec: DiLoCoSpec, slot: int, attempt: int = 1) -> None:
@@ -115,9 +116,9 @@ class Replica(Follower):
         fastest = min(spec.heartbeat_timeout_s, spec.grace_s)
         self._pulse = Pulse(log, slot, attempt, max(0.05, fastest / 4))
         self.leaving = Leaving()
-        #: By fragment: what its next contribution carries of one that came too late, and tokens.
+        #: By fragment: a change that came too late, for the next contribution, and its tokens.
         self._late: dict[int, tuple[Tensors, int]] = {}
-        #: What the codec has lost of this slot's merged deltas, by name; private to this process.
+        #: What the codec has lost of this slot's merged deltas, by name.
         self.lost: Tensors = {}
         self._next_look = 0.0
 
@@ -129,8 +130,8 @@ class Replica(Follower):
     def awaited(self) -> bool:
         """Whether another slot has made all H steps of ``round``, where rounds are of equal time.
 
-        It is for a slot whose speed nobody knows yet, or that became slow. Looks at the log no
-        more often than every ``LOOK_S``; False in between.
+        For a slot of unknown speed, or one that became slow. Reads the log at most every ``LOOK_S``
+        and returns False in between.
         """
         now = time.monotonic()
         if self.spec.pace == "equal-steps" or now < self._next_look:
@@ -142,7 +143,7 @@ class Replica(Follower):
     # -- joining ---------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Show that this slot is taken, while its process still loads what it needs."""
+        """Show that this slot is taken, while its process still loads."""
         self._pulse.start()
 
     def join(self, parameters: Mapping[str, torch.Tensor]) -> OuterState:
@@ -180,7 +181,7 @@ class Replica(Follower):
         return self.state
 
     def private(self) -> tuple[Tensors, dict[str, Any]]:
-        """Return what this slot alone knows and the log does not: tensors, and plain numbers."""
+        """Return what only this slot knows, and not the log: tensors, and plain numbers."""
         late = [part for part, _ in self._late.values()]
         tensors = {f"late/{name}": tensor for part in late for name, tensor in part.items()}
         tensors |= {f"lost/{name}": tensor for name, tensor in self.lost.items()}
@@ -215,13 +216,13 @@ class Replica(Follower):
         self._pulse.stop()
 
     def leave(self) -> None:
-        """Go without being missed: the others need not wait for the heartbeat to grow old."""
+        """Leave at once: the others need not wait for the heartbeat to age."""
         self._pulse.leave()
 
     def _barrier(self) -> None:
         """Wait until all slots are alive, the round is under way, or the join timeout.
 
-        Without it the fastest one would go on alone, at the start or after all had died.
+        Without it the fastest one would start alone, at the beginning or after all had died.
         """
         deadline, pause = time.monotonic() + self.spec.join_timeout_s, POLL_FIRST_S
         if self.round > 1 and self._alive()[0] - {self.slot}:
@@ -236,7 +237,7 @@ class Replica(Follower):
         self._pulse.round = self.round
 
     def _pause(self, seconds: float) -> float:
-        """Wait before the next look at the log; return how long to wait after it."""
+        """Wait before the next read of the log; return the next pause."""
         self.watch()
         time.sleep(seconds)
         return min(seconds * POLL_FACTOR, POLL_MAX_S)
@@ -270,7 +271,7 @@ class Replica(Follower):
         Raises:
             OuterLogError: no quorum within ``round_timeout_s``, or a damaged log.
         """
-        with returning():
+        with returning_memory():
             return self._sync(delta, tokens, local, work)
 
     def _sync(
@@ -282,7 +283,7 @@ class Replica(Follower):
         fragment = self.spec.fragment(self.round)
         part = fragment_of(self.state.theta, self.spec.fragments, fragment)
         if fragment is not ALL:
-            delta = Made(part, delta.__getitem__)
+            delta = LazyTensors(part, delta.__getitem__)
         fresh, fresh_tokens = delta, tokens
         numbers = self.spec.numbers(fragment)
         delta, tokens = self._with_rest(fresh, tokens, numbers)
@@ -297,20 +298,20 @@ class Replica(Follower):
         mine = self.slot, self.attempt
         contributed = any((part.slot, part.attempt) == mine for part in commit.included)
         carried = self.spec.late_decay > 0 and not withheld and self.slot not in commit.judged
-        # Once: what it carried itself is lost where it is late again.
+        # Only the fresh part: what it carried itself is lost if it is late again.
         if carried:
             self._late[numbers[0]] = dict(fresh), fresh_tokens
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
             self._pulse.wasted_tokens = self.wasted_tokens
         elif packed is not None and self.spec.feedback and not packed.whole:
-            for name in delta:  # which is made from what was lost before
+            for name in delta:  # made from the earlier loss
                 self.lost[name] = delta[name] - packed[name]
         self._follow(commit)
         moved = self._moved
         while not self.finished and (later := self.log.commit(self.round)) is not None:
             self._follow(later)
-        if withheld:  # what else it trained is not finite either, or was trained with such
+        if withheld:  # the other parameters are not finite either, or were trained with such
             self._changed = set(self.state.theta)
         waited = time.monotonic() - started
         return SyncResult(
@@ -321,12 +322,12 @@ class Replica(Follower):
     def _with_rest(
         self, delta: Mapping[str, torch.Tensor], tokens: int, numbers: Sequence[int]
     ) -> tuple[Mapping[str, torch.Tensor], int]:
-        """Return a change to fragments with what goes along: of late ones, and the codec's loss."""
+        """Add to a change what is carried over: late changes, and the codec's loss."""
         for earlier, its_tokens in [self._late.pop(n) for n in numbers if n in self._late]:
-            delta = Made(delta, partial(_sum, delta, earlier, self.spec.late_decay))
+            delta = LazyTensors(delta, partial(_sum, delta, earlier, self.spec.late_decay))
             tokens += its_tokens
         if self.lost:
-            delta = Made(delta, partial(_sum, delta, self.lost, 1.0))
+            delta = LazyTensors(delta, partial(_sum, delta, self.lost, 1.0))
         return delta, tokens
 
     def _packed(
@@ -340,7 +341,7 @@ class Replica(Follower):
         return Delta.pack(delta, self.spec.codec)
 
     def _contribute(self, delta: Delta | None, tokens: int, withheld: str, work: Work) -> int:
-        """Store a delta and its manifest, which is written after it; return the bytes sent."""
+        """Store a delta, then its record; return the bytes sent."""
         key, digest, size = "", "", 0
         if delta is not None:
             data = encode_delta(delta)
@@ -382,7 +383,7 @@ class Replica(Follower):
             pause = self._pause(pause)
 
     def _ready(self, offers: Mapping[int, Contribution], first: dt.datetime) -> bool:
-        """Whether the round may be committed: all are in, or a quorum is and waiting is over."""
+        """Return whether all contributions are in, or a quorum is and the wait is over."""
         if len(offers) >= self.spec.replicas:
             return True
         if len(offers) < self.spec.min_quorum:
@@ -393,7 +394,7 @@ class Replica(Follower):
         return (now - first).total_seconds() > self.spec.grace_s
 
     def _check(self, offer: Contribution) -> Delta | str:
-        """Return the offered delta, or why it is rejected; each is looked at once."""
+        """Return the offered delta, or why it is rejected; each is checked once."""
         if offer.withheld:
             return offer.withheld
         if offer.key not in self._checked:
@@ -401,7 +402,7 @@ class Replica(Follower):
                 if offer.base_sha != self.sha:
                     raise CorruptObject(f"its base is {offer.base_sha[:16]}, not {self.sha[:16]}")
                 if offer.key in self._own:
-                    # It is here; but the others can only merge what arrived.
+                    # Known here, but the others can only merge what arrived.
                     self.log.verify(offer.key, offer.sha256, offer.size)
                 self._checked[offer.key] = self._delta(offer, self.spec.fragment(self.round))
             except CorruptObject as error:
@@ -413,7 +414,7 @@ class Replica(Follower):
 
         None where too few deltas are valid and a missing slot may still bring one. If all
         slots have contributed and too few are valid, the round is committed empty: the state
-        stays, and the run goes on with the next round.
+        stays, and the run continues with the next round.
         """
         deltas: dict[int, Delta] = {}
         norms: dict[int, float] = {}
@@ -458,11 +459,11 @@ class Replica(Follower):
         """Return the norm of each fragment in a delta to the present round."""
         numbers = self.spec.numbers(self.spec.fragment(self.round))
         parts = {number: sorted(self._names(number)) for number in numbers}
-        return {n: norm(Made(names, delta.__getitem__)) for n, names in parts.items()}
+        return {n: norm(LazyTensors(names, delta.__getitem__)) for n, names in parts.items()}
 
 
 def _sum(
     one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], share: float, name: str
 ) -> torch.Tensor:
-    """Return a parameter of the first, and a share of the second where that has it."""
+    """Return a parameter of the first, plus a share of the second's if it has one."""
     return one[name] + other[name] * share if name in other else one[name]

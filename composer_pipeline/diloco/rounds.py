@@ -1,8 +1,4 @@
-"""The state of a run as its commits lead to it, kept by reading them one after the other.
-
-Belongs here: loading a whole state, rebuilding the next one from deltas, and what commits say of
-later rounds. Does not belong here: writing anything into the log (``replica``).
-"""
+"""The state of a run, built from its commits in order, and what they imply for later rounds."""
 
 import math
 import statistics
@@ -26,16 +22,12 @@ from composer_pipeline.diloco.log import (
 from composer_pipeline.diloco.outer_optimizer import OuterState, Step, squares
 from composer_pipeline.diloco.spec import ALL, DiLoCoSpec, Fragment
 
-#: Norms of merged deltas that the guard compares with, and how many there must be.
+#: Norms of merged deltas that the guard keeps, and how many it needs.
 RECENT_NORMS, FEWEST_NORMS = 16, 3
 
 
 class NormGuard:
-    """Remembers the norms of merged changes, by fragment: one says nothing of another's.
-
-    Args:
-        spec: has the rule and the number of fragments.
-    """
+    """The norms of recently merged changes, by fragment."""
 
     def __init__(self, spec: DiLoCoSpec) -> None:
         self._spec = spec
@@ -47,19 +39,14 @@ class NormGuard:
             norms.clear()
 
     def note(self, commit: Commit) -> None:
-        """Learn from the next commit; one that merges several fragments tells of none."""
+        """Learn from the next commit, unless it merges several fragments."""
         numbers = self._spec.numbers(commit.fragment)
         if len(numbers) == 1:
             norms = (part.norm / _growth(part.steps) for part in commit.included if part.norm)
             self.norms[numbers[0]].extend(norms)
 
     def too_far(self, sizes: Mapping[int, float], steps: int) -> str:
-        """Return why norms are too large beside those of recent rounds; empty where none is.
-
-        Args:
-            sizes: fragment (0-based) to the norm of its change.
-            steps: optimizer steps that led to it; 0 where nobody counted.
-        """
+        """Return why norms, by fragment, are too large beside recent ones; empty if none is."""
         return "; ".join(filter(None, (self._why(n, size, steps) for n, size in sizes.items())))
 
     def _why(self, fragment: int, size: float, steps: int) -> str:
@@ -69,37 +56,35 @@ class NormGuard:
         median = statistics.median(known) * _growth(steps)
         if size <= guard * median:
             return ""
-        return f"its norm {size:.3g} is above {guard:g} times the median {median:.3g} of late ones"
+        return (
+            f"its norm {size:.3g} is above {guard:g} times the median {median:.3g} of recent ones"
+        )
 
 
 def _growth(steps: int) -> float:
-    """Return how much longer a change of so many steps is expected to be than that of one.
+    """Return the expected growth of a change's norm with its steps; 1 where not counted.
 
-    Between steps of one direction (so many times) and steps that undo each other (not at all), so
-    that replicas of different speed can be judged by each other. 1 where nobody counted.
+    Between steps of one direction (linear) and steps that undo each other (none), so that
+    replicas of different speed can be compared.
     """
     return math.sqrt(steps or 1)
 
 
-#: Rounds that merged something in one of which a slot must have been to count as the fastest: one
-#: that is gone would make the rounds of the others short for ever, and one that starts again would
-#: be waited for if it were forgotten at once.
+#: A slot counts as the fastest only if one of so many rounds that merged something included it: a
+#: vanished slot would keep the others' rounds short for ever, and a restarted one would be waited
+#: for if it were forgotten at once.
 REMEMBERED = 3
 
 
 class Work(NamedTuple):
-    """What a slot did in a round: its steps, and seconds of one (0: not measured)."""
+    """A slot's work in a round: its steps, and seconds of each (0: not measured)."""
 
     steps: int = 0
     seconds: float = 0.0
 
 
 class Pace:
-    """What commits say of the slots' speed.
-
-    Args:
-        spec: has the rule and H.
-    """
+    """The slots' speeds, from commits."""
 
     def __init__(self, spec: DiLoCoSpec) -> None:
         self._spec = spec
@@ -118,7 +103,7 @@ class Pace:
             self._late.append(set(measured))
 
     def steps(self, slot: int) -> int:
-        """Return the steps of a slot in the next round: at least 1, and H where it has no time."""
+        """Return the steps of a slot in the next round: at least 1; H if its speed is unknown."""
         most, own = self._spec.inner_steps, self._seconds.get(slot)
         rivals = [self._seconds[other] for other in set().union(*self._late)]
         if self._spec.pace == "equal-steps" or own is None or not rivals:
@@ -126,16 +111,11 @@ class Pace:
         return max(1, min(most, int(most * (min(rivals) / own))))
 
 
-#: What is known of a delta that nobody counted or measured.
 UNKNOWN = Work()
 
 
 class Stopwatch:
-    """Measures the steps of one round in this process; what lies between rounds does not count.
-
-    Args:
-        clock: seconds that only grow.
-    """
+    """Measures the steps of one round in this process, without the time between rounds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -143,19 +123,19 @@ class Stopwatch:
         self._took: list[float] = []
 
     def start(self) -> None:
-        """Begin with the first step; does nothing at the later ones."""
+        """Start with the first step; does nothing at later ones."""
         if self._since is None:
             self._since = self._clock()
 
     def lap(self) -> None:
-        """Note the end of a step; what is done before the next one counts to that."""
+        """Record the end of a step; what follows counts to the next one."""
         now = self._clock()
         if self._since is not None:
             self._took.append(now - self._since)
         self._since = now
 
     def seconds(self) -> float:
-        """Return the median time of a step (the first one of a process is long); 0 without any."""
+        """Return the median time of a step (a process's first is long); 0 without any."""
         return statistics.median(self._took) if self._took else 0.0
 
 
@@ -164,13 +144,9 @@ Steps = Callable[[], Iterator[Step]]
 
 
 class Follower:
-    """Who follows a run: ``state`` is the base of ``round``, and ``sha`` its hash.
+    """Follows a run: ``state`` is the base of ``round``, and ``sha`` its hash.
 
-    There is one state in memory, and each round writes it over: copy what is to stay.
-
-    Args:
-        log: the run's log.
-        spec: what is agreed.
+    There is one state in memory, and each round overwrites it: copy what is to stay.
     """
 
     state: OuterState
@@ -183,7 +159,7 @@ class Follower:
         self._guard = NormGuard(spec)
         self._pace = Pace(spec)
         self._empty: dict[int, str] = {}
-        #: Deltas by their keys: those that this process made, and those it has looked at.
+        #: Deltas by key: those that this process made, and those it has checked.
         self._own: dict[str, Delta] = {}
         self._checked: dict[str, Delta | str] = {}
         self._proposed: dict[str, Steps] = {}
@@ -203,13 +179,9 @@ class Follower:
         return set(fragment_of(self.state.theta, self.spec.fragments, fragment))
 
     def _recover(self) -> None:
-        """Load the newest whole state that can be read, and replay the commits after it.
-
-        Raises:
-            OuterLogError: none leads to the last commit.
-        """
+        """Load the newest readable whole state, and replay the commits after it."""
         last = -1
-        # Who reads slowly may find removed what was there: then there are newer commits.
+        # A slow reader may find objects removed: then there are newer commits.
         while (commits := self.log.commits())[-1].round > last:
             last = commits[-1].round
             if any(self._replay(commits, whole) for whole in reversed(commits)):
@@ -220,7 +192,7 @@ class Follower:
         )
 
     def _replay(self, commits: list[Commit], whole: Commit) -> bool:
-        """Return whether the state of one commit and the changes after it give the newest one."""
+        """Return whether one commit's state and the changes after it give the newest state."""
         if not whole.state_key:
             return False
         self._pace.clear()
@@ -241,17 +213,17 @@ class Follower:
         self._adopt(commit, state.steps)
 
     def _adopt(self, commit: Commit, steps: Steps) -> None:
-        """Move to the state after ``commit``: one tensor after the other is written over."""
+        """Move to the state after ``commit``, overwriting one tensor after the other."""
         moved = 0.0
         self._changed |= self._names(commit.fragment)
         for step in steps():
             if step.theta is self.state.theta[step.name]:
                 continue
             by = squares(step.theta - self.state.theta[step.name])
-            if by:  # of another fragment, where rounds in between were not followed
+            if by:  # another fragment's, where rounds in between were not followed
                 self._changed.add(step.name)
             moved += by
-            # In place: new tensors between old ones' gaps would make the heap grow.
+            # In place: new tensors in the gaps of old ones would fragment the heap.
             self.state.theta[step.name].copy_(step.theta)
             self.state.momentum[step.name].copy_(step.momentum)
         self._moved = math.sqrt(moved)
@@ -262,7 +234,7 @@ class Follower:
         self._note(commit)
 
     def _note(self, commit: Commit) -> None:
-        """Keep what later rounds go by: recent norms, speeds, and rounds that merged nothing."""
+        """Record recent norms, speeds, and rounds that merged nothing."""
         self._pace.note(commit)
         self._guard.note(commit)
         if commit.empty:
@@ -270,7 +242,7 @@ class Follower:
             require_rounds(self.log.run_id, self.spec, self._empty)
 
     def _follow(self, commit: Commit) -> None:
-        """Move to the state after ``commit``, or to a newer one where its parts are gone."""
+        """Move to the state after ``commit``, or to a newer one where its objects are gone."""
         if not self._advance(commit):
             self._recover()
 
@@ -287,7 +259,7 @@ class Follower:
         return self.round > commit.round
 
     def _rebuilt(self, commit: Commit) -> Steps | None:
-        """Return what makes the state after ``commit`` if this machine computes the same bits."""
+        """Return the steps to the state after ``commit`` if this machine computes the same bits."""
         if commit.base_sha != self.sha:
             return None
         try:
@@ -298,7 +270,7 @@ class Follower:
         return steps if encode_state(self.state, steps).sha256 == commit.state_sha else None
 
     def _merged(self, included: tuple[Included, ...], deltas: Mapping[int, Delta]) -> Steps:
-        """Return what makes the next state, which is never in memory beside the present one."""
+        """Return the steps to the next state, which is never in memory beside the present one."""
         if not included:
             return self.state.steps
         return partial(
@@ -310,11 +282,7 @@ class Follower:
         )
 
     def _delta(self, part: Included | Contribution, fragment: Fragment) -> Delta:
-        """Return a delta: as it is known here, or read.
-
-        Raises:
-            CorruptObject: it cannot be read as the commit has it.
-        """
+        """Return a delta, known to this process or read."""
         known = self._own.get(part.key) or self._checked.get(part.key)
         if isinstance(known, Delta):
             return known

@@ -1,10 +1,7 @@
-"""Who has which slot: claims, which are created exclusively, one for each start of a slot.
-
-Belongs here: claiming a slot, finding a free one, and how often one was started again for
-nothing. Does not belong here: signs of life (``heartbeat``). No torch.
+"""Claims of slots, one for each start of a slot, created exclusively. No torch.
 
 ``slots/<slot>/<attempt>.json`` is written before an attempt does anything, so that no two
-processes have one attempt number, and a new supervisor knows what earlier ones have tried.
+processes share an attempt number, and a new supervisor knows earlier starts.
 """
 
 import datetime as dt
@@ -18,7 +15,7 @@ import msgspec
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.errors import InputError
 
-#: Pause between two looks for a free slot.
+#: Seconds between checks for a free slot.
 LOOK_S = 1.0
 
 
@@ -29,7 +26,7 @@ class Claim(msgspec.Struct, frozen=True):
         slot: 0-based.
         attempt: 1-based, over all machines.
         after: last committed round at that time.
-        again: whether a supervisor started it again after a crash.
+        again: whether a supervisor restarted it after a crash.
         host: name of the machine, for people.
     """
 
@@ -51,7 +48,7 @@ def claims(log: OuterLog) -> list[Claim]:
 
 
 def claim(log: OuterLog, slot: int, *, again: bool = False) -> int:
-    """Take the next attempt of a slot, whoever has had it, and return its number."""
+    """Claim the next attempt of a slot, whoever had it before, and return its number."""
     attempt = _last_attempt(log, slot) + 1
     while not _create(log, slot, attempt, again):
         attempt += 1
@@ -61,13 +58,13 @@ def claim(log: OuterLog, slot: int, *, again: bool = False) -> int:
 def claim_free(
     log: OuterLog, slots: Sequence[int], *, timeout_s: float, wait_s: float
 ) -> tuple[int, int]:
-    """Take a slot that nobody has, or whose replica is dead; return it and its attempt.
+    """Claim a slot without a live replica; return it and its attempt.
 
     Args:
         log: the run's log.
-        slots: those that may be taken.
-        timeout_s: seconds without a sign of life after which a replica is dead.
-        wait_s: seconds to wait for one to become free.
+        slots: the slots to choose from.
+        timeout_s: seconds without a heartbeat after which a replica counts as dead.
+        wait_s: seconds to wait for a free slot.
 
     Raises:
         InputError: all are taken.
@@ -76,7 +73,7 @@ def claim_free(
     while True:
         alive = alive_slots(log, timeout_s)
         for slot in slots:
-            # Of two that see the same free slot one creates the attempt; the other looks on.
+            # Of two processes that see the same free slot, one creates the attempt.
             attempt = _last_attempt(log, slot) + 1
             if slot not in alive and _create(log, slot, attempt, False):
                 return slot, attempt
@@ -90,7 +87,7 @@ def claim_free(
 
 
 def alive_slots(log: OuterLog, timeout_s: float) -> set[int]:
-    """Return the slots with a claim or sign of life younger than ``timeout_s``."""
+    """Return the slots with a claim or heartbeat younger than ``timeout_s``."""
     now = store_time(log)
     entries = [*log.store.list("slots"), *log.store.list("members")]
     limit = dt.timedelta(seconds=timeout_s)
@@ -98,7 +95,7 @@ def alive_slots(log: OuterLog, timeout_s: float) -> set[int]:
 
 
 def store_time(log: OuterLog) -> dt.datetime:
-    """Return the present by the store's clock, which other machines' clocks may differ from."""
+    """Return the present by the store's clock, from which other machines' may differ."""
     log.store.put("clock/now.json", uuid.uuid4().hex.encode())
     return max(entry.last_modified for entry in log.store.list("clock"))
 
@@ -114,12 +111,6 @@ def _create(log: OuterLog, slot: int, attempt: int, again: bool) -> bool:
 
 
 def restarts_used(of: Iterable[Claim], slot: int, commits: Iterable[Commit]) -> int:
-    """Return how often a slot was started again since a round last merged it.
-
-    Args:
-        of: claims of the run, of earlier supervisors too.
-        slot: 0-based.
-        commits: those of the run; a round that merged the slot gives its budget back.
-    """
+    """Return how often a slot was restarted since a round last merged it, by all supervisors."""
     since = max((c.round for c in commits if slot in (p.slot for p in c.included)), default=0)
     return sum(one.slot == slot and one.again and one.after >= since for one in of)

@@ -1,11 +1,7 @@
-"""A bucket or a folder, as the few operations that the outer log needs.
+"""A bucket or a folder, as the few operations that the outer log needs, through obstore. No torch.
 
-Belongs here: create-exclusive, overwrite, read, list, over obstore; trying again for a while.
-Does not belong here: key names and what the objects mean (``log``), and the words for a failure
-(``store.errors``). No torch.
-
-Only operations that every backend has: a folder has no compare-and-swap, so nothing
-relies on it. Credentials come from the backend's own environment variables.
+Only operations that every backend has: a folder has no compare-and-swap, so nothing relies on it.
+Credentials come from the backend's own environment variables.
 """
 
 import datetime as dt
@@ -15,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.files import replacing
 
-#: What an object is for, by how its key begins.
+#: Purposes of objects by the beginning of their keys.
 _PURPOSES = (
     (r"spec\.json", "the run's spec"),
     (r"probe\.json", "the probe for exclusive creation"),
@@ -30,7 +27,7 @@ _PURPOSES = (
     (r"inputs/", "what replicas need"),
     (r"slots", "the claim of a slot"),
     (r"clock", "the store's clock"),
-    (r"members", "the sign of life of a replica"),
+    (r"members", "the heartbeat of a replica"),
     (r"rounds/(\d+)/delta/", "a replica's change in round {}"),
     (r"rounds/(\d+)/contrib", "a contribution to round {}"),
     (r"rounds/(\d+)/commit", "the commit of round {}"),
@@ -38,7 +35,7 @@ _PURPOSES = (
     (r"events", "the events of a replica"),
     (r"channels", "the state of a replica's channels"),
 )
-#: Kinds of failures: what their text or type says, the reason, and the remedy.
+#: Kinds of failures: a pattern of their type and text, the reason, and the remedy.
 _KINDS = (
     (
         r"quotaexceeded|storagefull|insufficientstorage|\b507\b",
@@ -70,20 +67,11 @@ _KINDS = (
 
 
 class StoreFailed(ComposerError):
-    """A store could not be used for longer than a run waits for it."""
-
-
-class Failure(NamedTuple):
-    """What was tried: ``verb`` is ``written``; ``first`` whether nothing has worked yet."""
-
-    url: str
-    key: str
-    verb: str
-    first: bool
+    """A store kept failing for longer than a run waits for it."""
 
 
 def purpose(key: str) -> str:
-    """Return what an object is for, and its key."""
+    """Return what an object is for, with its key."""
     for pattern, text in _PURPOSES:
         if found := re.match(pattern, key):
             return f"{text.format(*found.groups())} ({key})"
@@ -91,37 +79,34 @@ def purpose(key: str) -> str:
 
 
 def no_exclusive_creation(url: str) -> InputError:
-    """Return the refusal of a store on which two commits of one round could stand."""
+    """Return the error for a store in which a round could have two commits."""
     return InputError(
         f"the store {url} has no exclusive creation (If-None-Match), which DiLoCo's outer log"
         " needs; use a store that has it, such as S3, Google Cloud Storage, Azure or a folder"
     )
 
 
-def failure_of(error: Exception, tried: Failure) -> ComposerError:
-    """Return the error to raise for what a library raised."""
-    what = f"the outer log {tried.url}: {purpose(tried.key)} cannot be {tried.verb}"
+def failure_of(error: Exception, url: str, key: str, verb: str, *, first: bool) -> ComposerError:
+    """Return the error to raise for a library's; ``first``: nothing has worked yet."""
+    what = f"the outer log {url}: {purpose(key)} cannot be {verb}"
     if full := _disk_is_full(error):
         return StorageError(f"{what}, it is not writable: {full}; free some room and start again")
-    said = f"{type(error).__name__} {error}".lower()
+    kind = InputError if first else StoreFailed
+    text = f"{type(error).__name__} {error}".lower()
     for pattern, reason, remedy in _KINDS:
-        if re.search(pattern, said):
-            kind = StorageError if reason.endswith("full") else _kind(tried)
+        if re.search(pattern, text):
+            kind = StorageError if reason.endswith("full") else kind
             return kind(f"{what}: {reason}; {remedy}")
     if isinstance(error, FileNotFoundError):
-        return _kind(tried)(f"{what}: it is not there; look whether the place was emptied")
+        return kind(f"{what}: it is not there; check whether the place was emptied")
     reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-    return _kind(tried)(
+    return kind(
         f"{what}: the store cannot be reached ({reason}); look at the network and the endpoint"
     )
 
 
-def _kind(tried: Failure) -> type[ComposerError]:
-    return InputError if tried.first else StoreFailed
-
-
 def _disk_is_full(error: Exception) -> str:
-    """Return the system's words for a full or read-only disk, else nothing."""
+    """Return the system's message for a full or read-only disk, else nothing."""
     number = error.errno if isinstance(error, OSError) else None
     hidden = re.search(r"\(os error (\d+)\)", str(error))
     number = int(hidden[1]) if number is None and hidden else number
@@ -164,7 +149,7 @@ FIRST_PAUSE_S, PAUSE_FACTOR, LONGEST_PAUSE_S = 0.2, 2.0, 10.0
 PARTS_ABOVE, PART, AT_A_TIME = 16 * 2**20, 8 * 2**20, 2
 #: A bucket takes 10 000 parts of an object at most.
 MOST_PARTS = 9_000
-#: obstore's own tries are few and short, because ours go on for longer.
+#: obstore's own retries are few and short, because ours go on for longer.
 REQUEST_TRIES, TRYING_S = 2, 15
 
 
@@ -179,8 +164,9 @@ class Entry(NamedTuple):
 class ObjectStore:
     """Objects below ``prefix`` of one folder or bucket URL.
 
-    A failure is a sentence (``store.errors``). While ``patience_s`` is 0, as it is at first, it
-    is raised at once; later it is raised when trying again has not helped for so many seconds.
+    Every method raises ``InputError``, ``StorageError`` or ``StoreFailed`` with one sentence:
+    at once while ``patience_s`` is 0, as it is at first, later once retries have failed for so many
+    seconds.
 
     Args:
         url: a folder path, or any URL that ``obstore.store.from_url`` knows (``s3://…``).
@@ -205,16 +191,11 @@ class ObjectStore:
         self._errors: tuple[type[Exception], ...] = (OSError, BaseError)
         try:
             if "://" in url:
-                self._store: Any = from_url(
-                    url,
-                    retry_config={
-                        "max_retries": REQUEST_TRIES,
-                        "retry_timeout": dt.timedelta(seconds=TRYING_S),
-                    },
-                )
+                timeout = dt.timedelta(seconds=TRYING_S)
+                retries = {"max_retries": REQUEST_TRIES, "retry_timeout": timeout}
+                self._store: Any = from_url(url, retry_config=retries)
             else:
-                folder = Path(url).expanduser().absolute()
-                self._store = LocalStore(folder, mkdir=True)
+                self._store = LocalStore(Path(url).expanduser().absolute(), mkdir=True)
         except (OSError, BaseError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"the outer log {url} cannot be opened: {reason}") from None
@@ -222,18 +203,8 @@ class ObjectStore:
     def _key(self, key: str) -> str:
         return f"{self.prefix}/{key}".lstrip("/")
 
-    def _patiently(self, verb: str, key: str, call: Callable[[], T], *, absent: bool = False) -> T:
-        """Return what ``call`` does, trying again for ``patience_s``.
-
-        Args:
-            verb: ``read``, ``written`` or ``listed``.
-            key: the object.
-            call: may be made twice though the first time got through.
-            absent: whether a missing object is an answer, raised as ``FileNotFoundError``.
-
-        Raises:
-            InputError, StorageError, StoreFailed: as ``store.errors`` says.
-        """
+    def _retrying(self, verb: str, key: str, call: Callable[[], T]) -> T:
+        """Return what ``call`` does, retried for ``patience_s``; it may succeed twice."""
         deadline, pause = time.monotonic() + self.patience_s, FIRST_PAUSE_S
         while True:
             try:
@@ -241,26 +212,30 @@ class ObjectStore:
             except self._exists:
                 raise
             except self._errors as error:
-                if absent and isinstance(error, FileNotFoundError):
-                    raise
                 if time.monotonic() >= deadline:
-                    where = Failure(self.url, key, verb, first=not self.patience_s)
-                    raise failure_of(error, where) from error
+                    first = not self.patience_s
+                    raise failure_of(error, self.url, key, verb, first=first) from error
             time.sleep(pause)
             pause = min(pause * PAUSE_FACTOR, LONGEST_PAUSE_S)
+
+    def _read(self, key: str, use: Callable[[Any], T]) -> T | None:
+        """Return what ``use`` makes of an object, or None where there is none."""
+
+        def call() -> T | None:
+            try:
+                return use(self._api.get(self._store, self._key(key)))
+            except FileNotFoundError:
+                return None
+
+        return self._retrying("read", key, call)
 
     def put(self, key: str, data: bytes | Pieces) -> None:
         """Write an object, replacing it; readers see the old bytes or the new ones.
 
-        In parts where it is large: those of a writer that was killed stay invisible, and a
-        bucket's rule for unfinished uploads removes them.
-
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be written.
+        Large ones go up in parts: those of a killed writer stay invisible, and a bucket's
+        rule for unfinished uploads removes them.
         """
-        parts = len(data) > PARTS_ABOVE
-
-        part = max(PART, -(-len(data) // MOST_PARTS))
+        parts, part = len(data) > PARTS_ABOVE, max(PART, -(-len(data) // MOST_PARTS))
 
         def call() -> None:
             # An iterator is read once, so each try has its own.
@@ -270,16 +245,12 @@ class ObjectStore:
                 use_multipart=parts, chunk_size=part, max_concurrency=AT_A_TIME,
             )  # fmt: skip
 
-        self._patiently("written", key, call)
+        self._retrying("written", key, call)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object only if the key is free; return whether this call wrote it.
 
-        False, too, where an earlier try of it got through and its answer was lost.
-
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be written, or the store knows no
-                exclusive creation.
+        Also False where an earlier try of it succeeded and its answer was lost.
         """
 
         def call() -> None:
@@ -289,35 +260,19 @@ class ObjectStore:
                 raise no_exclusive_creation(self.url) from None
 
         try:
-            self._patiently("written", key, call)
+            self._retrying("written", key, call)
         except self._exists:
             return False
         return True
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of an object, or None where there is none.
-
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be read.
-        """
-
-        def call() -> bytes:
-            return bytes(self._api.get(self._store, self._key(key)).bytes())
-
-        try:
-            return self._patiently("read", key, call, absent=True)
-        except FileNotFoundError:
-            return None
+        """Return the bytes of an object, or None where there is none."""
+        return self._read(key, lambda answer: bytes(answer.bytes()))
 
     def fetch(self, key: str) -> bytearray | None:
-        """Return the bytes of an object, which may be large, or None where there is none.
+        """Return the bytes of a large object, held once, or None where there is none."""
 
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be read.
-        """
-
-        def call() -> bytearray:
-            answer = self._api.get(self._store, self._key(key))
+        def use(answer: Any) -> bytearray:
             data, at = bytearray(answer.meta["size"]), 0
             for chunk in answer.stream(min_chunk_size=2**20):
                 view = memoryview(chunk)
@@ -326,84 +281,49 @@ class ObjectStore:
             del data[at:]  # of an object that became shorter meanwhile
             return data
 
-        try:
-            return self._patiently("read", key, call, absent=True)
-        except FileNotFoundError:
-            return None
+        return self._read(key, use)
 
     def digest(self, key: str) -> tuple[int, str] | None:
-        """Return size and SHA-256 of an object, read in pieces, or None where there is none.
+        """Return size and SHA-256 of an object, read in pieces, or None where there is none."""
 
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be read.
-        """
-
-        def call() -> tuple[int, str]:
+        def use(answer: Any) -> tuple[int, str]:
             size, digest = 0, hashlib.sha256()
-            for chunk in self._api.get(self._store, self._key(key)).stream(min_chunk_size=2**20):
+            for chunk in answer.stream(min_chunk_size=2**20):
                 digest.update(chunk)
                 size += len(memoryview(chunk))
             return size, digest.hexdigest()
 
-        try:
-            return self._patiently("read", key, call, absent=True)
-        except FileNotFoundError:
-            return None
+        return self._read(key, use)
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is no error.
-
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be removed.
-        """
+        """Remove an object, if it exists."""
 
         def call() -> None:
-            self._api.delete(self._store, self._key(key))
+            with suppress(FileNotFoundError):
+                self._api.delete(self._store, self._key(key))
 
-        try:
-            self._patiently("removed", key, call, absent=True)
-        except FileNotFoundError:
-            return
+        self._retrying("removed", key, call)
 
     def list(self, folder: str) -> list[Entry]:
-        """Return all objects below ``folder``, at any depth, sorted by key.
-
-        Raises:
-            InputError, StorageError, StoreFailed: they cannot be listed.
-        """
+        """Return all objects below ``folder``, at any depth, sorted by key."""
         start = len(self.prefix) + 1 if self.prefix else 0
         prefix = self._key(folder).strip("/")
 
         def call() -> list[Entry]:
-            found = [
+            return sorted(
                 Entry(meta["path"][start:], meta["last_modified"], meta["size"])
                 for chunk in self._api.list(self._store, prefix=prefix)
                 for meta in chunk
-            ]
-            return sorted(found)
+            )
 
-        return self._patiently("listed", folder, call)
-
-    # -- files, which may be larger than memory --------------------------------------------
+        return self._retrying("listed", folder, call)
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file's bytes as an object, in parts where it is large.
-
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be written.
-        """
-
-        def call() -> None:
-            self._api.put(self._store, self._key(key), path)
-
-        self._patiently("written", key, call)
+        """Write a file's bytes as an object, in parts where it is large."""
+        self._retrying("written", key, lambda: self._api.put(self._store, self._key(key), path))
 
     def download(self, key: str, path: Path) -> str:
-        """Write an object's bytes to a file, whole or not at all; return their SHA-256.
-
-        Raises:
-            InputError, StorageError, StoreFailed: it cannot be read, or the file not written.
-        """
+        """Write an object's bytes to a file, whole or not at all; return their SHA-256."""
 
         def call() -> str:
             digest = hashlib.sha256()
@@ -414,4 +334,4 @@ class ObjectStore:
                     out.write(chunk)
             return digest.hexdigest()
 
-        return self._patiently("read", key, call)
+        return self._retrying("read", key, call)

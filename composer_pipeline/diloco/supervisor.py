@@ -1,7 +1,4 @@
-"""Starts the replicas of a run as processes and sees the run through.
-
-Belongs here: child processes, restarts, their logs, and whether the run is complete.
-Does not belong here: training, tensors (no torch), Dagster.
+"""Starts the replicas of a run as processes and sees the run through. No torch.
 
 Success is a complete log, never an exit code: a replica that was killed after its last
 contribution has done its work, and one that exits with 0 too early has not.
@@ -43,7 +40,7 @@ POLL_S = 0.2
 STOP_PATIENCE_S = 5.0
 #: Exit codes after which starting the same command again would fail the same way.
 EXIT_BAD_INPUT, EXIT_WOULD_REPEAT = 2, 4
-#: The variable that names a replica's supervisor.
+#: Environment variable with a replica's supervisor.
 SUPERVISOR = "COMPOSER_DILOCO_SUPERVISOR"
 
 
@@ -110,7 +107,7 @@ class SupervisorReport:
 
 @dataclass
 class _Slot:
-    """One slot that this process sees to, and its attempt."""
+    """One slot that this process supervises, and its attempt."""
 
     slot: int
     place: Place
@@ -132,14 +129,14 @@ class Supervisor:
         spec: what the replicas agree on; passed to them by environment.
         commands: one for each slot that runs here, in the order of the slots.
         run_dir: gets ``slot-<n>.log`` with the output of all attempts.
-        places: where each slot behind those is started.
-        elsewhere: slots behind those, whose replicas join by themselves.
-        max_restarts: per slot, until a round merges it again; over the starts of supervisors.
+        places: where each of the next slots is started.
+        elsewhere: number of the last slots, whose replicas join by themselves.
+        max_restarts: per slot, until a round merges it again; over all supervisors of the run.
         timeout_s: of the whole run; None means none.
-        drain_s: time that replicas get to end by themselves after the last commit.
+        drain_s: time for replicas to exit by themselves after the last commit.
         on_round: called once for each commit, in order.
         on_log: called with the slot and each line of its output.
-        on_end: called where a process ended before the run, before it is started again.
+        on_end: called when a process ended before the run, before it is restarted.
 
     Raises:
         InputError: not one command for each replica of the spec.
@@ -234,11 +231,7 @@ class Supervisor:
         return len(self._rounds) > self.spec.rounds
 
     def _read_commits(self) -> Commit | None:
-        """Take in commits that are new; return the newest of them.
-
-        Raises:
-            EmptyRounds: more of them merged nothing than the spec allows.
-        """
+        """Read new commits; return the newest of them."""
         newest = None
         while not self._complete() and (commit := self.log.commit(len(self._rounds))) is not None:
             self._rounds.append(RoundReport.of(commit))
@@ -252,7 +245,7 @@ class Supervisor:
         return newest
 
     def _tend(self, slot: _Slot) -> None:
-        """Start a slot that should run, and note one that has ended."""
+        """Start a slot that should run, and record one that has ended."""
         if slot.job is None:
             if not slot.lost and time.monotonic() >= slot.restart_at:
                 self._start(slot)
@@ -296,7 +289,7 @@ class Supervisor:
         slot.job = slot.place.launch(slot.slot, attempt, env)
 
     def _forward(self, slot: _Slot) -> None:
-        """Hand the lines that a replica has written since the last call to ``on_log``."""
+        """Pass a replica's new output lines to ``on_log``."""
         if slot.job is None or self._on_log is None:
             return
         for line in slot.job.lines():
@@ -324,7 +317,7 @@ class Supervisor:
             raise ReplicasFailed(f"time is up after {self._timeout:g} s, {progress} (logs {logs})")
 
     def _look_for_others(self, progress: str) -> None:
-        """Raise if no replica of another machine has shown itself for ``round_timeout_s``."""
+        """Raise if no replica of another machine has beaten for ``round_timeout_s``."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -340,7 +333,7 @@ class Supervisor:
             )
 
     def _wait_for_exit(self, slots: Sequence[_Slot]) -> None:
-        """Give the replicas time to leave by themselves; nothing is restarted any more."""
+        """Let the replicas exit by themselves, up to ``drain_s``."""
         deadline = time.monotonic() + self._drain
         for slot in slots:
             while slot.job is not None and slot.job.poll() is None:
@@ -365,7 +358,7 @@ def end_with_supervisor() -> None:
 
 
 def _stop(slots: Sequence[_Slot]) -> None:
-    """End the attempts of all slots, gently first, and note the exit codes that are known."""
+    """End the attempts of all slots, with SIGTERM first, and record known exit codes."""
     running = [slot.job for slot in slots if slot.job is not None]
     for end in (methodcaller("cancel"), methodcaller("kill")):
         for job in running:

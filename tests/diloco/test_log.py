@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from composer_pipeline.diloco import log as outer_log
-from composer_pipeline.diloco.log import Contribution, CorruptObject, OuterLog, sha256
+from composer_pipeline.diloco.log import Contribution, CorruptObject, OuterLog, _sha256
 
 
 @pytest.fixture
@@ -26,16 +26,16 @@ def test_an_object_of_another_size_is_named_by_its_size(log: OuterLog) -> None:
     log.store.put("a", b"four")
     for size in (3, 5):
         with pytest.raises(CorruptObject, match=f"has 4 bytes instead of {size}"):
-            log.read("a", sha256(b"four"), size)
-    assert log.read("a", sha256(b"four"), 4) == b"four"
+            log.read("a", _sha256(b"four"), size)
+    assert log.read("a", _sha256(b"four"), 4) == b"four"
 
 
 def test_all_of_the_hash_counts(log: OuterLog) -> None:
     first = next(alike())
-    other = next(one for one in alike() if one != first and sha256(one)[:4] == sha256(first)[:4])
+    other = next(one for one in alike() if one != first and _sha256(one)[:4] == _sha256(first)[:4])
     log.store.put("a", other)
     with pytest.raises(CorruptObject, match="another SHA-256"):
-        log.read("a", sha256(first), len(first))
+        log.read("a", _sha256(first), len(first))
 
 
 def test_an_object_that_is_not_there_yet_is_read_again(
@@ -43,7 +43,7 @@ def test_an_object_that_is_not_there_yet_is_read_again(
 ) -> None:
     answers = iter([None, b"tor", b"whole"])
     monkeypatch.setattr(log.store, "fetch", lambda key: next(answers))
-    assert log.read("a", sha256(b"whole"), 5) == b"whole"
+    assert log.read("a", _sha256(b"whole"), 5) == b"whole"
 
 
 def test_the_grace_time_begins_with_the_first_contribution(

@@ -146,6 +146,9 @@ def test_patience_begins_with_the_last_answer(monkeypatch):
                 raise answer
             return answer
 
+        def _output(self):
+            return ""
+
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     job = Job(5.0, (OSError,))
     for at, code in ((299.0, None), (301.0, None), (598.0, None), (603.0, 3), (700.0, 3)):

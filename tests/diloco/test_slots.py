@@ -160,7 +160,7 @@ def test_inputs_are_what_was_put_and_stay_in_the_folder(log, tmp_path) -> None:
     assert len(log.store.list("inputs")) == 2
     inputs.fetch(log, there, tmp_path / "new", below=("data/",))
     assert [p.name for p in (tmp_path / "new").rglob("*") if p.is_file()] == ["rows.arrow"]
-    with pytest.raises(InputError, match=r"run run in .* was begun with another recipe; choose"):
+    with pytest.raises(InputError, match=r"run run in .* was started with another recipe; choose"):
         inputs.publish(log, Inputs({"recipe": "b"}, "{}", 1), {})
     log.store.put(there.files["data/rows.arrow"].key, b"torn")
     with pytest.raises(CorruptObject, match="another SHA-256"):

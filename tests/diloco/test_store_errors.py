@@ -136,7 +136,7 @@ def test_what_is_missing_is_an_answer_and_not_waited_for(store: ObjectStore) -> 
     assert store.create("one", b"1")
     assert not store.create("one", b"2")
     with pytest.raises(AlreadyExistsError):
-        store._patiently("written", "x", lambda: (_ for _ in ()).throw(AlreadyExistsError("x")))
+        store._retrying("written", "x", lambda: (_ for _ in ()).throw(AlreadyExistsError("x")))
 
 
 def test_every_kind_of_object_has_a_purpose(tmp_path: Path) -> None:

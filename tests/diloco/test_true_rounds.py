@@ -117,7 +117,7 @@ def test_a_delta_of_many_steps_may_be_larger_than_those_of_few(tmp_path: Path) -
     results = [replica.sync(delta(1), work=Work(1)).commit for _ in range(4)]
     results += [replica.sync(delta(size), work=Work(100)).commit for size in (300, 301)]
     assert [commit.empty for commit in results] == [False] * 5 + [True]
-    assert "its norm 301 is above 30 times the median 10 of late ones" in results[-1].reasons
+    assert "its norm 301 is above 30 times the median 10 of recent ones" in results[-1].reasons
     fast = joined(tmp_path / "fast")
     results = [fast.sync(delta(10), work=Work(100)).commit for _ in range(4)]
     results += [fast.sync(delta(size), work=Work(1)).commit for size in (30, 31)]

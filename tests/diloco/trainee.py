@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.diloco.checkpoint import FILE, Keeping
+from composer_pipeline.diloco.checkpoint import FILE, InnerCheckpoint
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.slots import claim
 from composer_pipeline.diloco.spec import DiLoCoSpec
@@ -31,7 +31,7 @@ def trainee(folder: str, agreed: str, slot: int, step_s: float) -> None:
     callback = DiLoCoCallback(
         url=folder, run_id="run", slot=slot, spec=there, attempt=claim(log, slot)
     )
-    callback.keep(Keeping(kept_in(folder, slot), every=1))
+    callback.keep(InnerCheckpoint(kept_in(folder, slot), every=1))
     state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
     control: Any = SimpleNamespace(should_training_stop=False)
     given: dict[str, Any] = {"model": inner.net, "optimizer": inner.optimizer}

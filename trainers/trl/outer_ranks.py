@@ -29,10 +29,10 @@ class OverRanks(TrainerCallback):
     Attributes:
         position: optimizer steps of the run behind the parameters, as rank 0 knows it.
         ends_round: whether the current step is its round's last, as rank 0 knows it.
-        keeper: this rank's trainer, which takes over rank 0's private state when training begins.
+        trainer: this rank's trainer, which takes over rank 0's private state when training begins.
     """
 
-    keeper: Any = None
+    trainer: Any = None
 
     def __init__(self, ranks: Ranks, inner: DiLoCoCallback | None) -> None:
         self._ranks, self._inner = ranks, inner
@@ -133,7 +133,7 @@ class OverRanks(TrainerCallback):
 
     def _begun(self, optimizer: Any) -> dict[str, Any]:
         """Return what rank 0 has restored of an earlier process."""
-        found = {} if self.keeper is None else {"private": self.keeper.private()}
+        found = {} if self.trainer is None else {"private": self.trainer.private()}
         if optimizer is not None and optimizer.state:
             found["moments"] = optimizer.state_dict()
         return found
@@ -141,7 +141,7 @@ class OverRanks(TrainerCallback):
     def _take(self, told: Mapping[str, Any], scheduler: Any, optimizer: Any) -> None:
         """Set this rank's own state to rank 0's."""
         if "private" in told:
-            self.keeper.load_private(*told["private"])
+            self.trainer.load_private(*told["private"])
         if optimizer is not None and told["empty"]:
             optimizer.state.clear()
         if "moments" in told:

@@ -22,7 +22,7 @@ import torch
 
 from composer_pipeline.diloco import inputs
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
-from composer_pipeline.diloco.checkpoint import FILE, Keeping
+from composer_pipeline.diloco.checkpoint import FILE, InnerCheckpoint
 from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
 from composer_pipeline.diloco.slots import claim, claim_free
@@ -120,7 +120,7 @@ def _await(log: OuterLog, wait_s: float) -> Inputs:
     while (there := inputs.read(log)) is None:
         if time.monotonic() >= deadline:
             raise InputError(
-                f"run {log.run_id} in {log.store.url} has not begun; begin it with"
+                f"run {log.run_id} in {log.store.url} has not started; start it with"
                 " composer-pipeline train and diloco.log in its recipe"
             )
         time.sleep(LOOK_S)
@@ -219,7 +219,7 @@ def follow(ranks: Ranks) -> None:
         skip_steps=(start - 1) * recipe.diloco.inner_steps, callbacks=[outer],
         position=lambda: outer.position, ends_round=lambda: outer.ends_round,
     )  # fmt: skip
-    outer.keeper = trainer
+    outer.trainer = trainer
     trainer.train()
 
 
@@ -258,14 +258,16 @@ def train(
         on_event=on_event, states=states, position=callback.position,
         ends_round=lambda: callback.ends_round,
     )  # fmt: skip
-    outer.keeper = trainer
+    outer.trainer = trainer
 
     def resumed(kind: str, facts: dict[str, Any]) -> None:
         on_event(kind, callback.position(), facts)
 
-    if not trainer.cut:  # parts of parameters and moments are nobody's to keep
+    if not trainer.cut:  # no rank holds whole parameters and moments
         file = folder / FILE
-        callback.keep(Keeping(file, every=recipe.checkpoint_every, keeper=trainer, say=resumed))
+        callback.keep(
+            InnerCheckpoint(file, every=recipe.checkpoint_every, trainer=trainer, on_event=resumed)
+        )
     trainer.train()
 
 

@@ -1,8 +1,4 @@
-"""Replicas as child processes of this machine.
-
-Belongs here: starting them in sessions of their own, with their output in a file, and ending
-their process groups. Does not belong here: when.
-"""
+"""Replicas as child processes of this machine, in sessions of their own, with output in a file."""
 
 import os
 import signal
@@ -13,7 +9,7 @@ from pathlib import Path
 
 from composer_pipeline.diloco.places.job import sentence
 
-#: How much of the end of a replica's output is searched for its sentence.
+#: Bytes at the end of a replica's output that are searched for its last sentence.
 TAIL_BYTES = 16_384
 
 
@@ -28,7 +24,7 @@ class ReplicaCommand:
 
 @dataclass(frozen=True)
 class LocalCommand:
-    """The place of one slot that runs here; ``log`` gets the output of all its attempts."""
+    """The place of one slot on this machine; ``log`` gets the output of all its attempts."""
 
     command: ReplicaCommand
     log: Path
@@ -42,13 +38,7 @@ class LocalCommand:
 
 
 class LocalProcess:
-    """A running or ended child process.
-
-    Args:
-        command: what is started.
-        log: file that its output is appended to.
-        env: is added to the command's environment.
-    """
+    """A running or ended child process, whose output is appended to ``log``."""
 
     def __init__(self, command: ReplicaCommand, log: Path, env: Mapping[str, str]) -> None:
         self._log, self._partial = log, b""
@@ -71,7 +61,7 @@ class LocalProcess:
         return self._process.poll()
 
     def lines(self) -> list[str]:
-        """Return new lines of the output; one that the process's end has torn is not among them."""
+        """Return new complete lines of the output."""
         *lines, self._partial = (self._partial + self._tail.read()).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 

@@ -13,7 +13,7 @@ from composer_pipeline.diloco.codecs import (
 from composer_pipeline.diloco.log import CorruptObject
 from composer_pipeline.diloco.outer_optimizer import (
     OuterState,
-    outer_step,
+    outer_steps,
     pseudo_gradient,
     signature,
 )
@@ -28,16 +28,18 @@ def test_a_local_change_of_plus_one_moves_the_global_by_plus_one() -> None:
     base = {"w": torch.tensor([2.0])}
     delta = pseudo_gradient(base, {"w": torch.tensor([3.0])})
     assert delta["w"].item() == -1.0
-    merged = outer_step(OuterState.initial(base), [delta], lr=1.0, momentum=0.0)
+    merged = OuterState.of(outer_steps(OuterState.initial(base), [delta], lr=1.0, momentum=0.0))
     assert merged.theta["w"].item() == 3.0
 
 
 def test_two_replicas_are_averaged() -> None:
     base = {"w": torch.zeros(2)}
     deltas = [pseudo_gradient(base, {"w": torch.tensor([x, 0.0])}) for x in (1.0, 3.0)]
-    merged = outer_step(OuterState.initial(base), deltas, lr=1.0, momentum=0.0)
+    merged = OuterState.of(outer_steps(OuterState.initial(base), deltas, lr=1.0, momentum=0.0))
     assert merged.theta["w"].tolist() == [2.0, 0.0]
-    weighted = outer_step(OuterState.initial(base), deltas, lr=1.0, momentum=0.0, weights=[1, 0])
+    weighted = OuterState.of(
+        outer_steps(OuterState.initial(base), deltas, lr=1.0, momentum=0.0, weights=[1, 0])
+    )
     assert weighted.theta["w"].tolist() == [1.0, 0.0]
 
 
@@ -48,7 +50,7 @@ def test_outer_step_equals_torch_sgd_nesterov(lr: float, momentum: float) -> Non
     sgd = torch.optim.SGD(parameters.values(), lr=lr, momentum=momentum, nesterov=True)
     for round_ in range(8):
         deltas = [tensors(10 * round_ + slot, 0.1) for slot in range(1, 4)]
-        state = outer_step(state, deltas, lr=lr, momentum=momentum)
+        state = OuterState.of(outer_steps(state, deltas, lr=lr, momentum=momentum))
         for name, parameter in parameters.items():
             parameter.grad = torch.stack([d[name] for d in deltas]).mean(0)
         sgd.step()
@@ -59,11 +61,11 @@ def test_outer_step_equals_torch_sgd_nesterov(lr: float, momentum: float) -> Non
 def test_outer_step_leaves_its_arguments_alone() -> None:
     state, delta = OuterState.initial(tensors(0)), tensors(1)
     before, copy = state_sha(state), {n: t.clone() for n, t in delta.items()}
-    outer_step(state, [delta], lr=0.7, momentum=0.9)
+    OuterState.of(outer_steps(state, [delta], lr=0.7, momentum=0.9))
     assert state_sha(state) == before
     assert all(torch.equal(delta[n], copy[n]) for n in delta)
     with pytest.raises(ValueError, match="at least one delta"):
-        outer_step(state, [], lr=1, momentum=0)
+        OuterState.of(outer_steps(state, [], lr=1, momentum=0))
 
 
 def test_states_and_deltas_survive_their_encoding_bit_for_bit() -> None:

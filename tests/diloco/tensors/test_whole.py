@@ -6,7 +6,7 @@ import torch
 from composer_pipeline.diloco.codecs import Delta, decode_delta, encode_delta
 from composer_pipeline.diloco.fragments import merged_steps
 from composer_pipeline.diloco.log import CorruptObject, OuterLog
-from composer_pipeline.diloco.outer_optimizer import OuterState, outer_step, pseudo_gradient
+from composer_pipeline.diloco.outer_optimizer import OuterState, outer_steps, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
 
@@ -28,7 +28,7 @@ def test_a_replica_alone_is_where_it_trained_to() -> None:
     assert torch.equal(step.theta, LOCAL["w"])
     # Which the difference alone does not give.
     delta = dict(pseudo_gradient(BASE, LOCAL))
-    rounded = outer_step(state, [delta], lr=1.0, momentum=0.0)
+    rounded = OuterState.of(outer_steps(state, [delta], lr=1.0, momentum=0.0))
     assert not torch.equal(rounded.theta["w"], LOCAL["w"])
 
 
@@ -37,7 +37,7 @@ def test_elsewhere_it_counts_as_the_change_that_it_is() -> None:
     two = spec(replicas=2)
     steps = merged_steps(state, [whole(), Delta.pack(others)], [0.5, 0.5], two)
     delta = dict(pseudo_gradient(BASE, LOCAL))
-    expected = outer_step(state, [delta, others], lr=1.0, momentum=0.0)
+    expected = OuterState.of(outer_steps(state, [delta, others], lr=1.0, momentum=0.0))
     assert torch.equal(next(steps).theta, expected.theta["w"])
     half = spec(outer_lr=0.5, outer_momentum=0.0)
     (step,) = merged_steps(state, [whole()], [1.0], half)

@@ -127,7 +127,9 @@ def test_two_machines_train_one_recipe_through_a_bucket(
     assert inputs is not None
     digest, model = inputs.identity["dataset"], {"model": {"digest": inputs.identity["model"]}}
     other = recipe.model_copy(update={"learning_rate": 0.1})
-    said = r"run shared in s3://runs/of/us was begun with another {}; choose another diloco.run_id"
+    said = (
+        r"run shared in s3://runs/of/us was started with another {}; choose another diloco.run_id"
+    )
     with pytest.raises(InputError, match=said.format("recipe")):
         begin(other, tmp_path, model, digest)
     with pytest.raises(InputError, match=said.format("dataset")):

@@ -198,7 +198,7 @@ def test_a_replica_is_told_where_its_run_is(options, says, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--wait-s", "0"], "run first in {log} has not begun; begin it with composer-pipeline"),
+        (["--wait-s", "0"], "run first in {log} has not started; start it with composer-pipeline"),
         (["--slot", "2"], "--slot 2 is outside of 0..1"),
         ([], "run first in {log} has no free slot (none are for other machines); end a replica"),
     ],
@@ -206,7 +206,7 @@ def test_a_replica_is_told_where_its_run_is(options, says, monkeypatch, capsys):
 )
 def test_a_run_that_cannot_be_joined_is_one_sentence(options, says, tmp_path, monkeypatch, capsys):
     log = OuterLog.open(str(tmp_path), "first")
-    if "begun" not in says:
+    if "started" not in says:
         spec = DiLoCoSpec(rounds=1, inner_steps=1, heartbeat_timeout_s=0.01)
         inputs.publish(log, Inputs({}, spec.model_dump_json(), here=2), {})
     place = ["--log", str(tmp_path), "--run-id", "first", "--run-dir", str(tmp_path / "here")]

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from composer_pipeline import files
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.diloco.checkpoint import FILE, Keeping, read
+from composer_pipeline.diloco.checkpoint import FILE, InnerCheckpoint, read
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.store import ObjectStore
@@ -75,9 +75,9 @@ def start(make, tmp_path):
             on_event=lambda kind, step, numbers: seen.append((kind, step, numbers)), **options,
         )  # fmt: skip
         callback.keep(
-            Keeping(
-                kept_in(tmp_path / folder), every=recipe.checkpoint_every, keeper=trainer,
-                say=lambda kind, facts: seen.append((kind, callback.position(), facts)),
+            InnerCheckpoint(
+                kept_in(tmp_path / folder), every=recipe.checkpoint_every, trainer=trainer,
+                on_event=lambda kind, facts: seen.append((kind, callback.position(), facts)),
             )
         )  # fmt: skip
         if before is not None:

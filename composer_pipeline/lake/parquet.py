@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -129,7 +129,7 @@ def _bits(flags: Iterable[bool]) -> pa.Buffer:
     return whole.cast(pa.bool_()).buffers()[1]
 
 
-def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table:
+def table_from_rows(spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Build a table from dictionaries; ``list<arrow.json>`` values are objects or JSON text."""
     known = set(spec.schema.names)
     for row in rows:
@@ -328,6 +328,8 @@ class PartitionWriter:
     def __init__(self, place: str, spec: TableSpec, path: str, bucket: Any = None) -> None:
         self._place, self._spec, self._path, self._bucket = place, spec, path, bucket
         self.rows = 0
+        self._held: list[Mapping[str, Any]] = []
+        self._tables: list[pa.Table] = []
         self._new: Replacement | None = None
         with writing(place):
             if bucket is None:
@@ -353,25 +355,33 @@ class PartitionWriter:
             rows = group_rows(table, compact=self._spec.compact)
             self._parquet.write_table(table, row_group_size=rows)
 
-    def write_rows(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Append rows and commit them, holding about one row group in memory."""
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append a row; about a row group of them is held in memory."""
+        self._held.append(row)
+        if len(self._held) == _AT_ONCE:
+            self._convert()
+            if sum(table.nbytes for table in self._tables) >= ROW_GROUP_BYTES:
+                self._flush()
+
+    def _convert(self) -> None:
+        if self._held:
+            self._tables.append(table_from_rows(self._spec, self._held))
+            self._held = []
+
+    def _flush(self) -> None:
+        if self._tables:
+            self.write(pa.concat_tables(self._tables))
+            self._tables = []
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows and commit them."""
         try:
-            for table in self._tables(iter(rows)):
-                self.write(table)
+            for row in rows:
+                self.add(row)
         except BaseException:
             self.discard()
             raise
         self.commit()
-
-    def _tables(self, rows: Iterator[dict[str, Any]]) -> Iterator[pa.Table]:
-        held: list[pa.Table] = []
-        while some := list(islice(rows, _AT_ONCE)):
-            held.append(table_from_rows(self._spec, some))
-            if sum(table.nbytes for table in held) >= ROW_GROUP_BYTES:
-                yield pa.concat_tables(held)
-                held = []
-        if held:
-            yield pa.concat_tables(held)
 
     def write_group(self, table: pa.Table) -> None:
         """Append a non-empty table as one row group."""
@@ -382,6 +392,8 @@ class PartitionWriter:
     def commit(self) -> None:
         """Make the partition visible."""
         try:
+            self._convert()
+            self._flush()
             with writing(self._place):
                 self._parquet.close()
                 if self._new is not None:
@@ -403,46 +415,16 @@ class PartitionWriter:
             self._new.discard()
 
 
-#: Rows converted at a time.
-_BATCH = 32
-
-
-class TableFile:
-    """Takes rows one at a time; :meth:`commit` makes the file visible as a whole."""
+class TableFile(PartitionWriter):
+    """A file outside of the lake that takes rows one at a time, with only its own columns."""
 
     def __init__(self, path: Path, columns: Mapping[str, pa.DataType], what: str) -> None:
-        self._spec = TableSpec("", "", (), (), pa.schema(list(columns.items())))
-        self._writer = PartitionWriter(what, self._spec, str(path))
-        self._rows: list[dict[str, Any]] = []
-        self._tables: list[pa.Table] = []
-        self.rows = 0
+        spec = TableSpec("", "", (), (), pa.schema(list(columns.items())))
+        super().__init__(what, spec, str(path))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row."""
-        self._rows.append({name: row[name] for name in self._spec.schema.names})
-        self.rows += 1
-        if len(self._rows) == _BATCH:
-            self._tables.append(table_from_rows(self._spec, self._rows))
-            self._rows = []
-            if sum(table.nbytes for table in self._tables) > ROW_GROUP_BYTES:
-                self._flush()
-
-    def _flush(self) -> None:
-        if self._tables:
-            self._writer.write(pa.concat_tables(self._tables))
-            self._tables = []
-
-    def commit(self) -> None:
-        """Make the file visible."""
-        if self._rows:
-            self._tables.append(table_from_rows(self._spec, self._rows))
-            self._rows = []
-        self._flush()
-        self._writer.commit()
-
-    def discard(self) -> None:
-        """Drop what was written and not committed."""
-        self._writer.discard()
+        super().add({name: row[name] for name in self._spec.schema.names})
 
 
 _PARTITION = re.compile(r"(?P<table>\w+)(?:/\w+=[^/]*?)??(?:/day=(?P<day>[^/]+))?/part\.parquet")

@@ -182,8 +182,7 @@ _DEPTH = 3
 
 def by_id(lake: Lake, beginning: str) -> set[str]:
     """Return the session of an id, or of an unambiguous beginning of one."""
-    known = {row["session_id"] for row in _manifest(lake)} | _in_tables(lake)
-    found = {name for name in known if beginning and name.startswith(beginning)}
+    found = {name for name in _known(lake) if beginning and name.startswith(beginning)}
     if beginning in found:
         return {beginning}
     if len(found) > 1:
@@ -191,12 +190,6 @@ def by_id(lake: Lake, beginning: str) -> set[str]:
     if not found:
         raise InputError(f"lake {lake.url} has no session {beginning!r}")
     return found
-
-
-def is_known(lake: Lake, session: str) -> bool:
-    """Return True if the lake holds anything of a session, by its id or a prefix of it."""
-    known = {row["session_id"] for row in _manifest(lake)} | _in_tables(lake)
-    return bool(session) and any(name.startswith(session) for name in known)
 
 
 def by_project(lake: Lake, glob: str) -> set[str]:
@@ -220,7 +213,7 @@ def by_text(lake: Lake, text: str, ledger: Ledger | None) -> set[str]:
         raise InputError("--text needs three characters at least")
     forms = forms_of(text)
     found: set[str] = set()
-    for row in _manifest(lake):
+    for row in lake.rows("raw_files"):
         if row["session_id"] not in found:
             with open_archived(lake, row) as lines:
                 if any(holds(line, text, forms) for line in lines):
@@ -259,7 +252,7 @@ def holds(data: bytes, text: str, forms: Sequence[bytes]) -> bool:
 def repeating(lake: Lake, sessions: set[str]) -> set[str]:
     """Return the other sessions that hold records of these: forks and resumed sessions."""
     # They are in the same days, and share a response or hold records that name a session.
-    manifest = _manifest(lake)
+    manifest = lake.rows("raw_files")
     days = {row["day"] for row in manifest if row["session_id"] in sessions}
     near = [row for row in manifest if row["day"] in days]
     found = set(sessions)
@@ -288,12 +281,16 @@ def _names(lake: Lake, row: dict[str, Any], marks: Sequence[bytes]) -> bool:
         return any(mark in line for line in lines for mark in marks)
 
 
-def _manifest(lake: Lake) -> list[dict[str, Any]]:
-    return lake.rows("raw_files")
-
-
-def _in_tables(lake: Lake) -> set[str]:
-    tables = ("sessions", "states", "replies", "pairs", "dataset_pairs", "dataset_groups")
+def _known(lake: Lake) -> set[str]:
+    tables = (
+        "raw_files",
+        "sessions",
+        "states",
+        "replies",
+        "pairs",
+        "dataset_pairs",
+        "dataset_groups",
+    )
     columns = ["session_id"]
     return {r["session_id"] for table in tables for r in lake.rows(table, columns=columns)}
 
@@ -529,7 +526,7 @@ def withdraw(
     if not given:
         return _finished(lake, dry_run, ledger, progress)
     kind, what = given[0]
-    if kind == "session" and _WHOLE_ID.fullmatch(session) and not is_known(lake, session):
+    if kind == "session" and _WHOLE_ID.fullmatch(session) and session not in _known(lake):
         return _unknown(lake, session, dry_run, ledger, progress)
     run = partial(forget, lake, session=session, project=repository, text=text, ledger=ledger)
     plan = run(dry_run=True)

@@ -23,75 +23,41 @@ from composer_pipeline.config_file import nearest, read_model
 from composer_pipeline.errors import InputError
 from composer_pipeline.normalization.text_columns import COLUMNS, MAPPED
 
+
+def _words(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
 #: Filters of one text column: no model, no word list, no network.
-TEXT_FILTERS = frozenset(
-    {
-        "alphanumeric_filter",
-        "average_line_length_filter",
-        "character_repetition_filter",
-        "maximum_line_length_filter",
-        "special_characters_filter",
-        "text_length_filter",
-        "word_repetition_filter",
-        "words_num_filter",
-    }
+TEXT_FILTERS = _words(
+    "alphanumeric_filter average_line_length_filter character_repetition_filter "
+    "maximum_line_length_filter special_characters_filter text_length_filter "
+    "word_repetition_filter words_num_filter"
 )
 #: Filters of one text column that run where their model or word list is on the machine.
-MODEL_FILTERS = frozenset(
-    {
-        "flagged_words_filter",
-        "language_id_score_filter",
-        "perplexity_filter",
-        "stopwords_filter",
-        "text_action_filter",
-        "text_entity_dependency_filter",
-        "token_num_filter",
-    }
+MODEL_FILTERS = _words(
+    "flagged_words_filter language_id_score_filter perplexity_filter stopwords_filter "
+    "text_action_filter text_entity_dependency_filter token_num_filter"
 )
 #: Filters that name their columns themselves.
-ROW_FILTERS = frozenset(
-    {"general_field_filter", "specified_field_filter", "specified_numeric_field_filter"}
+ROW_FILTERS = _words("general_field_filter specified_field_filter specified_numeric_field_filter")
+DEDUPLICATORS = _words(
+    "document_deduplicator document_minhash_deduplicator document_simhash_deduplicator"
 )
-DEDUPLICATORS = frozenset(
-    {"document_deduplicator", "document_minhash_deduplicator", "document_simhash_deduplicator"}
-)
-SELECTORS = frozenset(
-    {
-        "frequency_specified_field_selector",
-        "random_selector",
-        "range_specified_field_selector",
-        "tags_specified_field_selector",
-        "topk_specified_field_selector",
-    }
+SELECTORS = _words(
+    "frequency_specified_field_selector random_selector range_specified_field_selector "
+    "tags_specified_field_selector topk_specified_field_selector"
 )
 #: Mappers that give one text for one text, the same each time, without a model.
-MAPPERS = frozenset(
-    {
-        "chinese_convert_mapper",
-        "clean_copyright_mapper",
-        "clean_email_mapper",
-        "clean_html_mapper",
-        "clean_ip_mapper",
-        "clean_links_mapper",
-        "expand_macro_mapper",
-        "fix_unicode_mapper",
-        "pii_redaction_mapper",
-        "punctuation_normalization_mapper",
-        "python_file_mapper",
-        "python_lambda_mapper",
-        "remove_bibliography_mapper",
-        "remove_comments_mapper",
-        "remove_header_mapper",
-        "remove_long_words_mapper",
-        "remove_non_chinese_character_mapper",
-        "remove_repeat_sentences_mapper",
-        "remove_specific_chars_mapper",
-        "remove_table_text_mapper",
-        "remove_words_with_incorrect_substrings_mapper",
-        "replace_content_mapper",
-        "sentence_split_mapper",
-        "whitespace_normalization_mapper",
-    }
+MAPPERS = _words(
+    "chinese_convert_mapper clean_copyright_mapper clean_email_mapper clean_html_mapper "
+    "clean_ip_mapper clean_links_mapper expand_macro_mapper fix_unicode_mapper "
+    "pii_redaction_mapper punctuation_normalization_mapper python_file_mapper "
+    "python_lambda_mapper remove_bibliography_mapper remove_comments_mapper "
+    "remove_header_mapper remove_long_words_mapper remove_non_chinese_character_mapper "
+    "remove_repeat_sentences_mapper remove_specific_chars_mapper remove_table_text_mapper "
+    "remove_words_with_incorrect_substrings_mapper replace_content_mapper sentence_split_mapper "
+    "whitespace_normalization_mapper"
 )
 _RUN = TEXT_FILTERS | MODEL_FILTERS | ROW_FILTERS | DEDUPLICATORS | SELECTORS | MAPPERS
 

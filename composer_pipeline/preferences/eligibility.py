@@ -1,15 +1,12 @@
 """Which replies may vote on a state, and why the others may not.
 
-Belongs here: the reason of every reply that is kept out. Does not belong here: a reply by
-itself (``preferences.agreement.reply``), whose model a name is
-(``preferences.agreement.lineage``) and the vote (``preferences.agreement.vote``). Nothing is
-lost: a reply is a voter, a control, or excluded with a reason, and the three add up.
+Every usable reply is a voter, a control, or excluded with a reason.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from composer_pipeline.actions import Action
@@ -26,7 +23,7 @@ _SCRIPTS = {
     "hi": re.compile("[\u0900-\u097f]"),
     "th": re.compile("[\u0e00-\u0e7f]"),
 }
-#: Frequent words that few other languages share.
+#: Frequent words that few other languages share. No library of the environment detects languages.
 _WORDS = {
     "en": "the and is are was this that with for you have not but from will would should can been"
     " it to of all now what which your we they has",
@@ -44,18 +41,15 @@ _WORDS = {
     "pl": "nie jest si\u0119 na \u017ce do to oraz dla przez ale jak teraz wszystkie tylko jako",
     "tr": "bir ve bu i\u00e7in ile de\u011fil olarak daha ama \u015fimdi t\u00fcm olan gibi var",
 }
-_LEXICON: dict[str, list[str]] = {}
-for _language, _text in _WORDS.items():
-    for _word in _text.split():
-        _LEXICON.setdefault(_word, []).append(_language)
+_WORD_SETS = {language: frozenset(words.split()) for language, words in _WORDS.items()}
 _LETTERS = re.compile(r"[^\W\d_]+")
-#: Function words that name a language, and how far it has to lead.
+#: Function words that identify a language, and by which factor it has to lead.
 _HITS, _LEAD = 4, 2.0
 _SCRIPT_LETTERS, _SCRIPT_SHARE = 4, 0.3
 
 
 def language_of(text: str) -> str:
-    """Return an ISO 639-1 code, or an empty string where the text does not tell."""
+    """Return an ISO 639-1 code, or an empty string if the language is unclear."""
     text = _CODE.sub(" ", text)
     if not text.isascii():
         letters = sum(len(word) for word in _LETTERS.findall(text))
@@ -65,23 +59,15 @@ def language_of(text: str) -> str:
         name = max(counts, key=lambda key: counts[key])
         if counts[name] >= max(_SCRIPT_LETTERS, _SCRIPT_SHARE * letters):
             return name
-    hits: Counter[str] = Counter()
-    for word in _LETTERS.findall(text.lower()):
-        for language in _LEXICON.get(word, ()):
-            hits[language] += 1
-    ranked = hits.most_common(2)
-    if not ranked or ranked[0][1] < _HITS:
-        return ""
-    if len(ranked) == 2 and ranked[0][1] < _LEAD * ranked[1][1]:
-        return ""
-    return ranked[0][0]
+    words = _LETTERS.findall(text.lower())
+    hits = {name: sum(map(known.__contains__, words)) for name, known in _WORD_SETS.items()}
+    first, second = sorted(hits, key=lambda name: -hits[name])[:2]
+    return first if hits[first] >= max(_HITS, _LEAD * hits[second]) else ""
 
 
-#: Families of the agent that wrote the traces, where a state does not name its model.
+#: Families of the agent that wrote the traces, if a state does not name its model.
 STUDENT_FAMILIES = frozenset({"claude", "anthropic"})
-
-
-#: Words of model and family names that say whose model it is.
+#: Words of model and family names, by the model's origin.
 LINEAGES: dict[str, frozenset[str]] = {
     "anthropic": frozenset({"anthropic", "claude", "opus", "sonnet", "haiku"}),
     "openai": frozenset({"openai", "gpt", "codex", "chatgpt", "o1", "o3", "o4"}),
@@ -95,27 +81,23 @@ LINEAGES: dict[str, frozenset[str]] = {
     "xai": frozenset({"xai", "grok"}),
     "minimax": frozenset({"minimax"}),
 }
-
-
 _LINEAGE_OF = {word: lineage for lineage, words in LINEAGES.items() for word in words}
-
-
 _NAME_PARTS = re.compile(r"z-ai|[a-z]+\d*(?=$|[^a-z0-9])|[a-z]+")
 
 
 def lineage_of(name: str) -> str:
-    """Return whose model a name is, by its first telling word; empty if it tells nothing."""
+    """Return the origin of a model by the first known word of its name, or an empty string."""
     return next(iter(lineages_of(name)), "")
 
 
 def lineages_of(name: str) -> list[str]:
-    """Return every lineage that a name tells of, in its order (distillations tell of two)."""
+    """Return every origin in a model's name, in order; the name of a distillation has two."""
     found = [_LINEAGE_OF[p] for p in _NAME_PARTS.findall(name.lower()) if p in _LINEAGE_OF]
     return list(dict.fromkeys(found))
 
 
-#: Training terms of replies, the strictest first; see the table ``replies``. Old rows name
-#: none, which may mean that nobody looked, and counts as looser than what was looked up.
+#: Training terms of replies, the strictest first; see the table ``replies``. A missing value
+#: counts as unknown.
 TERMS = ("enforced", "declared", "unknown", "not enforced")
 
 
@@ -136,7 +118,7 @@ class Reply:
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> "Reply":
-        """Read a row of the table ``replies`` whose status is ok."""
+        """Read a row of the table ``replies`` with status ok."""
         return Reply(
             teacher=str(row["teacher"]),
             family=str(row["family"]),
@@ -152,33 +134,25 @@ class Reply:
 
 
 def is_control(reply: Reply, model: str | None) -> bool:
-    """Say whether a reply is a control: bought as one, or of the agent's own family.
-
-    Args:
-        reply: a usable reply.
-        model: the agent's model, where the state names it.
-    """
+    """Return True if a reply is a control: bought as one, or of the agent's own family."""
     return reply.control or is_own(reply, model)
 
 
 def is_own(reply: Reply, model: str | None) -> bool:
-    """Say whether a reply comes from the family of the agent that wrote the trace.
-
-    The family that the teachers' file declares decides, then the name of the reply's model:
-    a distillation that is called after the agent's family counts as that family.
-    """
+    """Return True if a reply comes from the family of the agent's model."""
+    # The declared family decides, then the model's name: a distillation has the agent's in it.
     lineage = lineage_of(model or "") or "anthropic"
     return lineage in (lineage_of(reply.family), *lineages_of(reply.model))
 
 
 def loosest_terms(replies: Iterable[Reply]) -> str:
-    """Return the loosest training terms of some replies; ``unknown`` where one names none."""
+    """Return the loosest training terms of some replies; ``unknown`` if there are none."""
     terms = {reply.training_terms or "unknown" for reply in replies} or {"unknown"}
     ranked = [*(term for term in TERMS if term in terms), *sorted(terms - set(TERMS))]
     return ranked[-1]
 
 
-#: Arguments in which a call speaks to somebody, by tool.
+#: The argument that addresses the user or another agent, by tool.
 _PROSE = {"AskUserQuestion": "questions", "ExitPlanMode": "plan", "Task": "prompt",
           "Agent": "prompt"}  # fmt: skip
 _USER_TEXTS, _USER_CHARS = 4, 4000
@@ -186,7 +160,7 @@ _USER_TEXTS, _USER_CHARS = 4, 4000
 
 @dataclass(frozen=True)
 class Excluded:
-    """A usable reply that may not vote: ``kind`` is ``empty`` or ``other_language``."""
+    """A usable reply that may not vote; ``kind`` is ``empty`` or ``other_language``."""
 
     teacher: str
     family: str
@@ -198,56 +172,41 @@ class Excluded:
 def screen(
     messages: Sequence[Mapping[str, Any]], own: Action, replies: Iterable[Reply]
 ) -> tuple[list[Reply], list[Excluded]]:
-    """Keep out replies that are empty or speak a language nobody in the talk speaks.
-
-    Only words to the user or to another agent count: a text, a question, a plan, a prompt.
-    Files and commands may hold any language, and the text before a call is cosmetic.
-
-    Args:
-        messages: the prefix, Anthropic-shaped.
-        own: the agent's action.
-        replies: usable replies.
-    """
+    """Separate replies that are empty or in a language that the session does not use."""
+    # Only words to the user or to another agent count: files may be in any language.
     kept: list[Reply] = []
     out: list[Excluded] = []
     spoken: frozenset[str] | None = None
     for reply in replies:
-        who = (reply.teacher, reply.family, reply.model)
+        author = (reply.teacher, reply.family, reply.model)
         if not reply.action.tool_calls and not reply.action.text.strip():
-            out.append(Excluded(*who, "empty", "the reply has neither text nor a tool call"))
+            out.append(Excluded(*author, "empty", "the reply has neither text nor a tool call"))
             continue
-        language = language_of(words) if (words := prose_of(reply.action)) else ""
-        if language:
-            if spoken is None:
-                spoken = _spoken(messages, own)
-            if spoken and language not in spoken:
-                detail = f"the reply is in {language}, the session in {', '.join(sorted(spoken))}"
-                out.append(Excluded(*who, "other_language", detail))
-                continue
+        language = language_of(prose_of(reply.action))
+        if language and spoken is None:
+            spoken = _spoken(messages, own)
+        if language and spoken and language not in spoken:
+            detail = f"the reply is in {language}, the session in {', '.join(sorted(spoken))}"
+            out.append(Excluded(*author, "other_language", detail))
+            continue
         kept.append(reply)
     return kept, out
 
 
 def prose_of(action: Action) -> str:
-    """Return what an action says to the user or to another agent."""
+    """Return the words of an action to the user or to another agent."""
     if not action.tool_calls:
         return action.text
-    said = [
-        call.arguments.get(_PROSE[call.name]) for call in action.tool_calls if call.name in _PROSE
-    ]
-    return " ".join(str(part) for part in said if part)
+    parts = [call.arguments.get(_PROSE.get(call.name, "")) for call in action.tool_calls]
+    return " ".join(str(part) for part in parts if part)
 
 
 def _spoken(messages: Sequence[Mapping[str, Any]], own: Action) -> frozenset[str]:
     """Return the languages of the user's last texts and of the agent's action."""
-    said: list[str] = []
-    for message in reversed(messages):
-        if len(said) == _USER_TEXTS:
-            break
-        if message.get("role") == "user" and (text := _user_text(message.get("content"))):
-            said.append(text[:_USER_CHARS])
-    found = {language_of(text) for text in said} | {language_of(own.text)}
-    return frozenset(found - {""})
+    users = (_user_text(m.get("content")) for m in reversed(messages) if m.get("role") == "user")
+    last = islice(filter(None, users), _USER_TEXTS)
+    languages = {language_of(text[:_USER_CHARS]) for text in last} | {language_of(own.text)}
+    return frozenset(languages - {""})
 
 
 def _user_text(content: object) -> str:

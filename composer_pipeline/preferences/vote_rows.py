@@ -1,13 +1,7 @@
-"""One row for each state: who answered, how far apart the answers are, and what came of it.
+"""One row of the table ``votes`` for each state: who answered, how far apart, and the outcome.
 
-Belongs here: the row of the table ``votes``, and the one reason for which a state became a
-pair or not. Does not belong here: the vote itself (``preferences.agreement.vote``) and statistics
-over rows (``preferences.quality.statistics``).
-
-A row has *raters*: the agent first, then each teacher with a usable reply, by name. The
-columns that speak of raters are aligned with them; ``levels`` has the level of each two,
-(0, 1), (0, 2) … (1, 2) …, as numbers of
-:class:`~composer_pipeline.preferences.actions.canonical.Level`.
+A row has *raters*: the agent first, then each teacher with a usable reply, by name. Columns of
+raters are aligned with them; ``levels`` has the level of each two, (0, 1), (0, 2) … (1, 2) …
 """
 
 import hashlib
@@ -20,15 +14,15 @@ import msgspec
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.preferences.actions.canonical import Level, canonical, mutates
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.actions.shell_parse import Place
 from composer_pipeline.preferences.eligibility import Reply
-from composer_pipeline.preferences.vote import Vote, situation_of
+from composer_pipeline.preferences.vote import Vote, context_of
 from composer_pipeline.states.state import TraceState
 
 AGENT = "agent"
 
-#: Why a state did or did not become a pair, in the order in which they are decided.
+#: Why a state did or did not become a pair, in the order in which this is decided.
 REASONS: dict[str, str] = {
     "no_reply": "no teacher was asked about it",
     "no_usable_reply": "no reply to it was usable",
@@ -48,12 +42,7 @@ CONFIRMED = frozenset({"agrees_with_student", "style", "same_meaning"})
 
 
 def reason_of(outcome: Vote, n_replies: int) -> str:
-    """Return the key of :data:`REASONS` that says what came of a vote.
-
-    Args:
-        outcome: the vote.
-        n_replies: replies to the state, usable or not.
-    """
+    """Return the key of :data:`REASONS` for a vote on a state with ``n_replies`` replies."""
     if outcome.is_pair:
         return "pair"
     if not outcome.n_usable:
@@ -61,8 +50,7 @@ def reason_of(outcome: Vote, n_replies: int) -> str:
     if outcome.n_families < 2:
         return "one_family" if outcome.n_families else "no_voter"
     if outcome.winner_action is None:
-        sizes = sorted((len(cluster) for cluster in outcome.clusters), reverse=True)
-        return "tie" if sizes[0] > 1 else "no_quorum"
+        return "tie" if len(outcome.clusters[0]) > 1 else "no_quorum"
     if outcome.student_level is Level.L3:
         return "same_meaning"
     if outcome.tier == "style":
@@ -71,7 +59,7 @@ def reason_of(outcome: Vote, n_replies: int) -> str:
 
 
 def vote_figures(outcome: Vote) -> dict[str, Any]:
-    """Return what a vote counted, as the table ``votes`` and ``explain`` name it."""
+    """Return the counts of a vote, as the table ``votes`` and ``explain`` name them."""
     return {
         "n_usable": outcome.n_usable,
         "n_families": outcome.n_families,
@@ -84,7 +72,7 @@ def vote_figures(outcome: Vote) -> dict[str, Any]:
     }
 
 
-def ballot_row(
+def vote_row(
     state: TraceState,
     replies: Sequence[Reply],
     outcome: Vote,
@@ -95,26 +83,22 @@ def ballot_row(
 ) -> dict[str, Any]:
     """Return the row of the table ``votes`` for a state.
 
-    Args:
-        state: the state.
-        replies: its usable replies.
-        outcome: their vote.
-        n_replies: replies, usable or not.
-        unusable: ``teacher: status: why`` of the others.
-        cost: billed cost of all replies, picodollars.
+    ``unusable`` are ``teacher: status: why`` of the replies that are not among the usable
+    ``replies``; ``n_replies`` and ``cost``, in picodollars, count both.
     """
-    out = {reply.teacher for reply in outcome.excluded}
+    excluded = {reply.teacher for reply in outcome.excluded}
     controls = {reply.teacher for reply in outcome.controls}
     raters: list[tuple[str, str, Action]] = [
         (AGENT, "", state.action),
         *(
             (r.teacher, r.family, r.action)
             for r in sorted(replies, key=lambda r: r.teacher)
-            if r.teacher not in out
+            if r.teacher not in excluded
         ),
     ]
-    situation = situation_of(state) if replies else Situation()
-    labels = cluster_labels(outcome, situation)
+    context = context_of(state) if replies else ActionContext()
+    labels = _cluster_labels(outcome, context)
+    near = dict(outcome.to_student)
     return {
         "state_id": state.state_id,
         "session_id": state.session_id,
@@ -128,7 +112,11 @@ def ballot_row(
         "controls": [name in controls for name, _, _ in raters],
         "mutates": [mutates(action) for _, _, action in raters],
         "labels": [labels.get(name) for name, _, _ in raters],
-        "levels": _levels(raters, situation, dict(outcome.to_student)),
+        # The vote has compared the agent with voters and controls already, with its judge.
+        "levels": [
+            int(near[name] if not i and name in near else level(a, b, context).level)
+            for (i, (_, _, a)), (_, (name, _, b)) in combinations(enumerate(raters), 2)
+        ],
         "winners": sorted(reply.teacher for reply in outcome.members),
         "unusable": [*unusable, *(f"{e.teacher}: {e.kind}: {e.detail}" for e in outcome.excluded)],
         "cost_picodollars": cost,
@@ -136,17 +124,15 @@ def ballot_row(
     }
 
 
-def cluster_labels(outcome: Vote, situation: Situation) -> dict[str, str]:
-    """Return teacher to a name of its cluster's action, for the teachers that voted.
+def _cluster_labels(outcome: Vote, context: ActionContext) -> dict[str, str]:
+    """Return teacher to a hash of its cluster's smallest canonical form, for the voters.
 
-    The name is a hash of the cluster's smallest canonical form, so that the same action has
-    the same name at every state: agreement on what everybody always does is then visible as
-    agreement by chance.
+    The same action has the same label at every state, so that chance agreement shows.
     """
     action_of = {reply.teacher: reply.action for reply in outcome.voters}
     labels: dict[str, str] = {}
     for cluster in outcome.clusters:
-        form = min(canonical(action_of[teacher], situation.place) for teacher in cluster)
+        form = min(canonical(action_of[teacher], context.place) for teacher in cluster)
         name = hashlib.blake2b(form.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         labels |= dict.fromkeys(cluster, name)
     return labels
@@ -159,14 +145,15 @@ def level_of(row: Mapping[str, Any], first: int, second: int) -> Level:
     return Level(row["levels"][low * size - low * (low + 1) // 2 + high - low - 1])
 
 
-def _levels(
-    raters: Sequence[tuple[str, str, Action]], situation: Situation, near: Mapping[str, Level]
-) -> list[int]:
-    """Return the level of each two raters; ``near`` has those that the vote found to the agent."""
-    return [
-        int(near[second] if not i and second in near else level(a, b, situation).level)
-        for (i, (_, _, a)), (_, (second, _, b)) in combinations(enumerate(raters), 2)
-    ]
+class _CallIn(msgspec.Struct):
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+
+class _ActionIn(msgspec.Struct):
+    text: str | None = ""
+    tool_calls: list[_CallIn] | None = None
 
 
 def compare(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,15 +175,15 @@ def compare(line: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("cwd", "home"):
         if not isinstance(line.get(key) or "", str):
             raise InputError(f"compare: field {key!r} must be text or null")
-    context = line.get("context") or {}
-    if not isinstance(context, Mapping) or not all(isinstance(v, str) for v in context.values()):
+    known = line.get("context") or {}
+    if not isinstance(known, Mapping) or not all(isinstance(v, str) for v in known.values()):
         raise InputError("compare: field 'context' must map paths to text, or be null")
     place = Place(line.get("cwd") or "", line.get("home") or "")
-    verdict = level(a, b, Situation(place, context))
+    found = level(a, b, ActionContext(place, known))
     return {
-        "level": verdict.level.label,
+        "level": found.level.label,
         "mutating": mutates(a) or mutates(b),
-        "why": verdict.why,
+        "why": found.why,
     }
 
 
@@ -209,14 +196,3 @@ def _action(line: Mapping[str, Any], side: str) -> Action:
         raise InputError(f"compare: field {side!r} is not an action: {error}") from error
     calls = tuple(ToolCall(c.name, c.arguments, c.id) for c in action.tool_calls or ())
     return Action(action.text or "", calls)
-
-
-class _CallIn(msgspec.Struct):
-    name: str
-    arguments: dict[str, Any]
-    id: str = ""
-
-
-class _ActionIn(msgspec.Struct):
-    text: str | None = ""
-    tool_calls: list[_CallIn] | None = None

@@ -1,9 +1,6 @@
-"""Actions without what does not matter: defaults, cosmetics, spelling of paths.
+"""The canonical form of tool calls and actions, levels of agreement, and what changes state.
 
-Belongs here: the canonical form of a tool call and of an action. Does not belong here: its
-arguments (``preferences.actions.canonical_arguments``), how close two forms are
-(``preferences.actions.levels``), what a call changes (``preferences.actions.mutation``) and how
-shell lines are read (``preferences.actions.shell.lines``).
+A canonical form leaves out defaults and cosmetics and spells every path in one way.
 """
 
 import json
@@ -23,27 +20,15 @@ from composer_pipeline.preferences.actions.shell_meaning import writes_sql
 from composer_pipeline.preferences.actions.shell_parse import Place
 
 _QUESTION = ("?", "\uff1f", "\u061f")
-
-
 _BLANK_LINES = re.compile(r"\n\s*\n")
-
-
 _FENCED = re.compile(r"```.*?(```|$)", re.DOTALL)
-
-
 _ITEM = re.compile(r"\s*([-*+\u2022]|\(?[\da-zA-Z][.)])\s")
-
-
 _SENTENCE = re.compile(r"(?<=[.!?\uff1f\u061f])\s+")
-
-
 _OFFER = re.compile(
     r"\b(anything else|(any|further|other|more) (other )?(questions?|help|changes|issues)"
     r"|need (any )?(more|further|anything)|if you have|if (you|anything) (need|run into))\b",
     re.IGNORECASE,
 )
-
-
 _REQUEST = re.compile(
     r"\b(let me know|tell me|please (confirm|choose|clarify|decide|specify|provide|tell|advise|pick"
     r"|let me know|share)|waiting for your|which (one|option) (do|would) you)\b",
@@ -52,12 +37,8 @@ _REQUEST = re.compile(
 
 
 def text_kind(text: str) -> str:
-    """Return ask when a text ends by asking something, else finish.
-
-    It asks when its last sentence is a question or a request to decide, when a list of
-    choices follows a question, or when only such a request follows a question. An offer of
-    further help is a way to finish.
-    """
+    """Return ``ask`` if a text ends with a question or a request to decide, else ``finish``."""
+    # A list of choices may follow the question; an offer of further help is a way to finish.
     blocks = [b.strip() for b in _BLANK_LINES.split(_FENCED.sub("", text).strip()) if b.strip()]
     while len(blocks) > 1 and all(_ITEM.match(line) for line in blocks[-1].splitlines()):
         blocks.pop()
@@ -74,7 +55,7 @@ def text_kind(text: str) -> str:
 
 
 def whole_text(text: str) -> str:
-    """Normalise a whole file, command, prompt or text: NFC, LF, no final newline."""
+    """Normalize a whole file, command, prompt or text: NFC, LF, no final newline."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     return text.replace("\r\n", "\n").rstrip("\n")
@@ -88,8 +69,6 @@ CLASSES = {
     "plan": ("TodoWrite", "EnterPlanMode", "ExitPlanMode"),
     "ask": ("AskUserQuestion",),
 }
-
-
 CLASS_OF = {name: kind for kind, names in CLASSES.items() for name in names}
 
 
@@ -140,13 +119,10 @@ _FILE_TOOLS = {
 
 
 def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:
-    """Return the arguments that matter, with defaults dropped and paths resolved.
-
-    Bash's command becomes its parsed form; ``TodoWrite`` keeps statuses and their number.
-    """
+    """Return the arguments that matter, without defaults, paths resolved, commands parsed."""
     name = tool_name(call.name)
     cosmetic = _COSMETIC.get(name, ())
-    # Blanks and line ends inside the strings of an edit count; elsewhere they are spelling.
+    # Whitespace inside the strings of an edit matters; elsewhere it is spelling.
     exact = _EDIT_STRINGS if name in _EDITS else frozenset[str]()
     given = {k: v for k, v in call.arguments.items() if v is not None and k not in cosmetic}
     args = {key: value if key in exact else _text(value) for key, value in given.items()}
@@ -156,7 +132,6 @@ def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:
 
 
 def _of_tool(name: str, args: dict[str, Any], place: Place) -> dict[str, Any]:
-    """Return arguments in the one spelling of their tool: commands parsed, paths resolved."""
     if name == "Bash":
         if isinstance(args.get("command"), str):
             args["command"] = shell_meaning.canonical_line(args["command"], place)
@@ -174,7 +149,7 @@ def _of_tool(name: str, args: dict[str, Any], place: Place) -> dict[str, Any]:
 
 
 def _lines(args: dict[str, Any]) -> None:
-    """Make a Read's window numbers, counted from 1."""
+    """Convert a Read's window to numbers, counted from 1."""
     for key in ("offset", "limit"):
         value = args.get(key)
         if isinstance(value, str) and value.strip().isdigit():
@@ -184,7 +159,6 @@ def _lines(args: dict[str, Any]) -> None:
 
 
 def _text(value: Any) -> Any:
-    """Normalise every string of a value."""
     if isinstance(value, str):
         return whole_text(value)
     if isinstance(value, list):
@@ -195,7 +169,7 @@ def _text(value: Any) -> Any:
 
 
 def _glob(args: dict[str, Any], place: Place) -> dict[str, Any]:
-    """Fold the folder into the pattern, so that both spellings are one."""
+    """Fold the folder into the pattern."""
     folder = str(args.get("path", "."))
     pattern = str(args["pattern"])
     full = pattern if pattern.startswith(("/", "~")) or folder == "." else f"{folder}/{pattern}"
@@ -215,32 +189,28 @@ class CanonicalCall:
 
 @dataclass(frozen=True)
 class CanonicalAction:
-    """An action read once: its calls, and the form of all of it."""
+    """An action with its canonical calls and the form of all of it."""
 
     action: Action
     calls: tuple[CanonicalCall, ...]
     form: str
 
 
-def read_call(call: ToolCall, place: Place) -> CanonicalCall:
-    """Return a call with its canonical arguments and form."""
-    name = tool_name(call.name)
-    args = canonical_args(call, place)
-    return CanonicalCall(call, name, class_of(name), args, _dump([name, args]))
-
-
 def read_action(action: Action, place: Place) -> CanonicalAction:
-    """Return an action with its calls read once; the form of calls is a multiset."""
+    """Return the canonical action; its form holds the calls as a multiset, or the text."""
     if not action.tool_calls:
         return CanonicalAction(action, (), _dump({"text": whole_text(action.text).strip()}))
-    calls = tuple(read_call(call, place) for call in action.tool_calls)
-    if len(calls) == 1:
-        return CanonicalAction(action, calls, _dump([calls[0].form]))
+    calls = tuple(_canonical_call(call, place) for call in action.tool_calls)
     return CanonicalAction(action, calls, _dump(sorted(call.form for call in calls)))
 
 
+def _canonical_call(call: ToolCall, place: Place) -> CanonicalCall:
+    name, args = tool_name(call.name), canonical_args(call, place)
+    return CanonicalCall(call, name, class_of(name), args, _dump([name, args]))
+
+
 def canonical(action: Action, place: Place) -> str:
-    """Return the canonical form of an action: its calls as a multiset, or its text."""
+    """Return the canonical form of an action."""
     return read_action(action, place).form
 
 
@@ -257,7 +227,11 @@ def _dump(value: Any) -> str:
 
 
 class Level(IntEnum):
-    """Levels of agreement; a smaller one is finer."""
+    """Levels of agreement, the finest first.
+
+    L0: equal canonical form. L1: equal effect. L2: the same tool on the same target. L3: the same
+    meaning, according to a paid judge. L4: the same class of tool. NONE: nothing of these.
+    """
 
     L0 = 0
     L1 = 1
@@ -268,32 +242,32 @@ class Level(IntEnum):
 
     @property
     def label(self) -> str:
-        """``L0`` … ``L4`` or ``none``."""
+        """Return ``L0`` … ``L4`` or ``none``."""
         return "none" if self is Level.NONE else self.name
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A level, and one phrase that says why."""
+class Comparison:
+    """The level of two calls or actions, and one phrase that says why."""
 
     level: Level
     why: str
 
 
-def _read(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+def _read(x: Mapping[str, Any], y: Mapping[str, Any]) -> Comparison:
     if x.get("file_path") != y.get("file_path"):
-        return Verdict(Level.L4, "reads of different files")
+        return Comparison(Level.L4, "reads of different files")
     if "pages" in x or "pages" in y:
         a, b, c, d = *_pages(x), *_pages(y)
     else:
         a, b, c, d = *_window(x), *_window(y)
     if max(a, c) <= min(b, d):
-        return Verdict(Level.L1, "reads of the same file, lines overlap")
-    return Verdict(Level.L2, "reads of the same file, other lines")
+        return Comparison(Level.L1, "reads of the same file, lines overlap")
+    return Comparison(Level.L2, "reads of the same file, other lines")
 
 
 def _window(args: Mapping[str, Any]) -> tuple[int, int]:
-    """First and last line, both inclusive and counted from 1."""
+    """Return the first and last line, both inclusive and counted from 1."""
     first, limit = args.get("offset", 1), args.get("limit", READ_LIMIT)
     if not isinstance(first, int) or not isinstance(limit, int):
         return 1, READ_LIMIT
@@ -301,37 +275,33 @@ def _window(args: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _pages(args: Mapping[str, Any]) -> tuple[int, int]:
-    """First and last page of ``"3"`` or ``"3-5"``; a whole document without one."""
+    """Return the first and last page of ``"3"`` or ``"3-5"``; a whole document without pages."""
     match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(args.get("pages", "1-999999")))
     if match is None:
         return 0, -1
     return int(match[1]), int(match[2] or match[1])
 
 
-def _grep(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+def _grep(x: Mapping[str, Any], y: Mapping[str, Any]) -> Comparison:
     target = ("pattern", "path")
     if any(x.get(key) != y.get(key) for key in target):
-        return Verdict(Level.L4, "searches for other text or in other places")
+        return Comparison(Level.L4, "searches for other text or in other places")
     scope = ("glob", "type", "-i", "multiline")
     if all(x.get(key) == y.get(key) for key in scope):
-        return Verdict(Level.L1, "one search, shown differently")
-    return Verdict(Level.L2, "same pattern and place, other scope")
+        return Comparison(Level.L1, "one search, shown differently")
+    return Comparison(Level.L2, "same pattern and place, other scope")
 
 
-def _todo(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    return Verdict(Level.L2, "to-do lists of other statuses")
-
-
-def _search(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+def _search(x: Mapping[str, Any], y: Mapping[str, Any]) -> Comparison:
     if x.get("query") == y.get("query"):
-        return Verdict(Level.L2, "one query, other sites")
-    return Verdict(Level.L4, "other queries")
+        return Comparison(Level.L2, "one query, other sites")
+    return Comparison(Level.L4, "other queries")
 
 
-def _fetch(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+def _fetch(x: Mapping[str, Any], y: Mapping[str, Any]) -> Comparison:
     if _host(x.get("url")) == _host(y.get("url")):
-        return Verdict(Level.L2, "pages of the same host")
-    return Verdict(Level.L4, "pages of other hosts")
+        return Comparison(Level.L2, "pages of the same host")
+    return Comparison(Level.L4, "pages of other hosts")
 
 
 def _host(url: object) -> str:
@@ -341,18 +311,18 @@ def _host(url: object) -> str:
 _TARGET_KEY = re.compile(r"(^|_)(id|path|file|url|uri|key|skill|name)$|(Id|Path|Uri|Url|Key|Name)$")
 
 
-def other_tool(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    """Tools without rules of their own: their identifying arguments are the target."""
+def other_tool(x: Mapping[str, Any], y: Mapping[str, Any]) -> Comparison:
+    """Compare calls of a tool without a rule: its identifying arguments are the target."""
     keys = {key for key in {*x, *y} if _TARGET_KEY.search(key)}
     if keys and all(x.get(key) == y.get(key) for key in keys):
-        return Verdict(Level.L2, f"same {', '.join(sorted(keys))}")
-    return Verdict(Level.L4, "same tool, other target")
+        return Comparison(Level.L2, f"same {', '.join(sorted(keys))}")
+    return Comparison(Level.L4, "same tool, other target")
 
 
-RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Verdict]] = {
+RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Comparison]] = {
     "Read": _read,
     "Grep": _grep,
-    "TodoWrite": _todo,
+    "TodoWrite": lambda x, y: Comparison(Level.L2, "to-do lists of other statuses"),
     "WebFetch": _fetch,
     "WebSearch": _search,
 }
@@ -362,41 +332,30 @@ _CHANGING_VERB = re.compile(
     r"(^|[_-])(create|update|delete|remove|merge|post|click|write|add|set|edit|insert|send|upload"
     r"|move|rename|close|execute|fill|type|submit|push|save|drop|publish|assign)([_-]|$)"
 )
-
-
 _LOOKING_VERB = re.compile(
     r"(browser_)?(get|list|search|read|find|fetch|view|show|describe|check)(_|$)"
 )
-
-
 _QUERYING = re.compile(r"(^|_)(query|sql)(_|$)|^execute_sql")
-
-
-_TOLD_TO_CHANGE = re.compile(
+_ASKS_FOR_CHANGE = re.compile(
     r"\b(fix|implement|write|edit|change|refactor|add|remove|delete|rename|update|create|modify"
     r"|migrate|install|commit)\b",
     re.IGNORECASE,
 )
-
-
-_TOLD_NOT_TO = re.compile(
+_FORBIDS_CHANGE = re.compile(
     r"\b(do not|don't|never|without)\b[^.]*\b(chang|edit|modif|writ)\w*|\bread[- ]only\b",
     re.IGNORECASE,
 )
 
 
 def call_mutates(call: ToolCall) -> bool:
-    """Say whether a call changes files, state or anything outside.
-
-    Reads, searches, tests, checks, builds, plans and to-do lists do not.
-    """
+    """Return True if a call changes files, state or anything outside (tests and builds do not)."""
     name = tool_name(call.name)
     if name == "Bash":
         command = call.arguments.get("command")
         return not isinstance(command, str) or shell_meaning.mutates(command)
     if name == "Task":
         prompt = str(call.arguments.get("prompt", ""))
-        return bool(_TOLD_TO_CHANGE.search(prompt)) and not _TOLD_NOT_TO.search(prompt)
+        return bool(_ASKS_FOR_CHANGE.search(prompt)) and not _FORBIDS_CHANGE.search(prompt)
     if name in CLASS_OF or name.startswith("Task"):
         return class_of(name) == "edit"
     if name.startswith("mcp__"):
@@ -409,5 +368,5 @@ def call_mutates(call: ToolCall) -> bool:
 
 
 def mutates(action: Action) -> bool:
-    """Say whether any call of an action changes something; text never does."""
+    """Return True if any call of an action changes something; text never does."""
     return any(call_mutates(call) for call in action.tool_calls)

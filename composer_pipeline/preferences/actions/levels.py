@@ -1,13 +1,6 @@
-"""How close two actions are: L0, L1, L2, L4 or none.
+"""How close two actions are: the level of agreement (``canonical.Level``), and why.
 
-Belongs here: whole actions. Does not belong here: two calls
-(``preferences.actions.call_levels``), the levels (``preferences.actions.tool_rules``), what is
-cosmetic (``preferences.actions.canonical``) and who wins a vote
-(``preferences.agreement.vote``).
-
-L0 is a byte-equal canonical form; L1 an equal effect; L2 the same tool on the same target;
-L4 the same class of tool. L3, a paid judge of meaning, is never given here. The relation is
-symmetric but not transitive.
+The relation is symmetric but not transitive.
 """
 
 import json
@@ -15,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from composer_pipeline.actions import Action, apply_edits, unnumbered
@@ -23,8 +17,8 @@ from composer_pipeline.preferences.actions.canonical import (
     RULES,
     CanonicalAction,
     CanonicalCall,
+    Comparison,
     Level,
-    Verdict,
     other_tool,
     read_action,
     text_kind,
@@ -36,51 +30,48 @@ from composer_pipeline.preferences.actions.shell_parse import Place, varies
 
 @dataclass(frozen=True)
 class Situation:
-    """What both actions had before them: place, and contents by absolute path."""
+    """Where two actions would run: the place, and known file contents by absolute path."""
 
     place: Place = field(default_factory=Place)
     known: Mapping[str, str] = field(default_factory=dict)
 
     def content(self, path: object) -> str | None:
-        """Return the known content of a file, however its path is spelled."""
+        """Return the known content of a file, in any spelling of its path."""
         if not isinstance(path, str):
             return None
         if path in self.known:
             return self.known[path]
         wanted = self.place.path(whole_text(path))
-        return next(
-            (t for p, t in self.known.items() if self.place.path(whole_text(p)) == wanted),
-            None,
-        )
+        same = (t for p, t in self.known.items() if self.place.path(whole_text(p)) == wanted)
+        return next(same, None)
 
 
-def call_verdict(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Verdict:
-    """Return how close two calls are, and why."""
+def _compare_calls(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Comparison:
     if a.form == b.form:
-        return Verdict(Level.L0, "equal canonical form")
+        return Comparison(Level.L0, "equal canonical form")
     if a.kind != b.kind:
-        return Verdict(Level.NONE, f"{a.name} and {b.name} are of different classes")
+        return Comparison(Level.NONE, f"{a.name} and {b.name} are of different classes")
     if a.kind == "edit":
         return _edits(a, b, situation)
     if a.name != b.name:
-        return Verdict(Level.L4, f"{a.name} and {b.name} are both of class {a.kind}")
+        return Comparison(Level.L4, f"{a.name} and {b.name} are both of class {a.kind}")
     if a.name == "Bash":
         return _bash(a, b, situation.place)
     return RULES.get(a.name, other_tool)(a.args, b.args)
 
 
-def _bash(a: CanonicalCall, b: CanonicalCall, place: Place) -> Verdict:
+def _bash(a: CanonicalCall, b: CanonicalCall, place: Place) -> Comparison:
     left, right = (whole_text(str(c.call.arguments.get("command", ""))) for c in (a, b))
     if shell_meaning.targets(left, place) != shell_meaning.targets(right, place):
-        return Verdict(Level.L4, "different commands")
+        return Comparison(Level.L4, "different commands")
     plain = [{k: v for k, v in c.args.items() if k != "command"} for c in (a, b)]
     if plain[0] == plain[1] and _loose(a.args) == _loose(b.args):
-        return Verdict(Level.L1, "equal commands but for the display")
-    return Verdict(Level.L2, "same programs on the same targets")
+        return Comparison(Level.L1, "equal commands but for the display")
+    return Comparison(Level.L2, "same programs on the same targets")
 
 
 def _loose(args: Mapping[str, Any]) -> list[Any]:
-    """The stages of a line, trimmers inside it without their length."""
+    """Return the stages of a line, ``| head`` and ``| tail`` without their counts."""
     stages = args.get("command")
     return [
         [stage[0], ["head/tail"], *stage[2:]] if shell_meaning.trimmer(stage) else stage
@@ -88,131 +79,112 @@ def _loose(args: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _edits(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Verdict:
+def _edits(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Comparison:
     x, y = a.args, b.args
     path = "notebook_path" if "notebook_path" in x else "file_path"
     if x.get(path) != y.get(path) or x.get(path) is None:
-        return Verdict(Level.L4, "edits of different files")
+        return Comparison(Level.L4, "edits of different files")
     if a.name == b.name == "NotebookEdit":
-        return Verdict(Level.L2, "other edits of one notebook")
+        return Comparison(Level.L2, "other edits of one notebook")
     if a.name == b.name == "Write":
-        return Verdict(Level.L2, "the same file written with different content")
+        return Comparison(Level.L2, "the same file written with different content")
     family = {a.name, b.name} <= {"Edit", "MultiEdit"}
     content = situation.content(a.call.arguments.get("file_path"))
     if content is not None:
         after = [apply_edits(content, c.name, c.call.arguments) for c in (a, b)]
-        if None not in after and _same_text(after[0], after[1], whole=not family):
-            return Verdict(Level.L1, "edits that give the same text")
+        # A whole written file counts without its final newline, edits byte for byte.
+        texts = after if family else [whole_text(text or "") for text in after]
+        if None not in after and texts[0] == texts[1]:
+            return Comparison(Level.L1, "edits that give the same text")
         why = "a call that fails" if None in after else "different texts"
-        return Verdict(Level.L2 if family else Level.L4, f"edits of one file: {why}")
+        return Comparison(Level.L2 if family else Level.L4, f"edits of one file: {why}")
     if family and _trailing(x) == _trailing(y):
-        return Verdict(Level.L1, "edits that differ only in whitespace at line ends")
-    return Verdict(Level.L2 if family else Level.L4, "edits of the same file")
-
-
-def _same_text(a: str | None, b: str | None, *, whole: bool) -> bool:
-    """Compare results: byte for byte, but a whole written file without its final newline."""
-    if whole:
-        return whole_text(a or "") == whole_text(b or "")
-    return a == b
+        return Comparison(Level.L1, "edits that differ only in whitespace at line ends")
+    return Comparison(Level.L2 if family else Level.L4, "edits of the same file")
 
 
 def _trailing(args: Mapping[str, Any]) -> str:
-    """An Edit or MultiEdit as its list of edits, whitespace at line ends removed."""
-    edits = args.get("edits", [args])
+    """Return the list of edits of an Edit or MultiEdit, without whitespace at line ends."""
+
+    def trimmed(text: object) -> str:
+        return re.sub(r"[ \t]+(?=\r?\n|$)", "", str(text))
+
     plain = [
-        [
-            *(
-                re.sub(r"[ \t]+(?=\r?\n|$)", "", str(e.get(k)))
-                for k in ("old_string", "new_string")
-            ),
-            bool(e.get("replace_all")),
-        ]
-        for e in edits
+        [trimmed(e.get("old_string")), trimmed(e.get("new_string")), bool(e.get("replace_all"))]
+        for e in args.get("edits", [args])
         if isinstance(e, Mapping)
     ]
     return json.dumps(plain)
 
 
-#: Says whether two actions mean the same.
+#: Returns True if two actions mean the same.
 Semantic = Callable[[Action, Action], bool]
 
 
 def level(
     a: Action, b: Action, situation: Situation, *, semantic: Semantic | None = None
-) -> Verdict:
-    """Return the level of agreement of two actions: the one function that decides it.
-
-    Parallel calls are matched without order; the level is the loosest of the best
-    complete matching. Calls without a partner leave L4, or none when no call of one side
-    shares a class with a call of the other. Texts before calls do not count.
-
-    Args:
-        a: one action.
-        b: the other; the result does not depend on which is which.
-        situation: what both had before them.
-        semantic: asked about two different actions of one class; where it says that they
-            mean the same the level is L3. It may cost money, and is off by default.
-    """
+) -> Comparison:
+    """Return the level of agreement of two actions; text before calls does not count."""
     place = situation.place
-    return level_of(read_action(a, place), read_action(b, place), situation, semantic=semantic)
+    return compare_read(read_action(a, place), read_action(b, place), situation, semantic=semantic)
 
 
-def level_of(
+def compare_read(
     a: CanonicalAction,
     b: CanonicalAction,
     situation: Situation,
     *,
     semantic: Semantic | None = None,
-) -> Verdict:
-    """Return the level of two actions that were read before (see :func:`level`)."""
+) -> Comparison:
+    """Return the level of two canonical actions; at L4 ``semantic``, if given, may find L3."""
     if a.form == b.form:
-        return Verdict(Level.L0, "equal canonical form" if a.calls else "equal text")
-    verdict = _verdict(a, b, situation)
-    if semantic is not None and verdict.level is Level.L4:
+        return Comparison(Level.L0, "equal canonical form" if a.calls else "equal text")
+    found = _compare(a, b, situation)
+    if semantic is not None and found.level is Level.L4:
         first, second = sorted((a, b), key=lambda side: side.form)
         if semantic(first.action, second.action):
-            return Verdict(Level.L3, "one meaning, as the semantic judge says")
-    return verdict
+            return Comparison(Level.L3, "one meaning, as the semantic judge says")
+    return found
 
 
-def _verdict(a: CanonicalAction, b: CanonicalAction, situation: Situation) -> Verdict:
+def _compare(a: CanonicalAction, b: CanonicalAction, situation: Situation) -> Comparison:
     if not a.calls and not b.calls:
         return _texts(a.action.text, b.action.text)
     if not a.calls or not b.calls:
         text = a.action.text if not a.calls else b.action.text
         kind = text_kind(text)
         if any(call.kind == kind for call in a.calls or b.calls):
-            return Verdict(Level.L4, "both ask the user")
-        return Verdict(Level.NONE, "one side calls a tool, the other answers in text")
+            return Comparison(Level.L4, "both ask the user")
+        return Comparison(Level.NONE, "one side calls a tool, the other answers in text")
     if len(a.calls) == len(b.calls) == 1:
-        return call_verdict(a.calls[0], b.calls[0], situation)
-    grid = [[call_verdict(x, y, situation) for y in b.calls] for x in a.calls]
+        return _compare_calls(a.calls[0], b.calls[0], situation)
+    # Parallel calls match in any order; the loosest match of the best matching is the level.
+    grid = [[_compare_calls(x, y, situation) for y in b.calls] for x in a.calls]
     if len(a.calls) == len(b.calls):
         for bound in (Level.L0, Level.L1, Level.L2, Level.L4):
             match = _perfect_matching([[cell.level <= bound for cell in row] for row in grid])
             if match is not None:
                 cells = [grid[i][j] for i, j in enumerate(match)]
                 loosest = max(cells, key=lambda cell: cell.level)
-                return Verdict(loosest.level, f"{len(cells)} calls matched; {loosest.why}")
+                return Comparison(loosest.level, f"{len(cells)} calls matched; {loosest.why}")
     if any(cell.level < Level.NONE for row in grid for cell in row):
-        return Verdict(Level.L4, "some calls have no partner")
-    return Verdict(Level.NONE, "no call shares a class")
+        return Comparison(Level.L4, "some calls have no partner")
+    return Comparison(Level.NONE, "no call shares a class")
 
 
-def _texts(a: str, b: str) -> Verdict:
+def _texts(a: str, b: str) -> Comparison:
     if whole_text(a).strip() == whole_text(b).strip():
-        return Verdict(Level.L0, "equal text")
+        return Comparison(Level.L0, "equal text")
     kinds = text_kind(a), text_kind(b)
     if kinds[0] == kinds[1]:
-        return Verdict(Level.L4, f"both texts {kinds[0]}")
-    return Verdict(Level.NONE, "one text asks, the other does not")
+        return Comparison(Level.L4, f"both texts {kinds[0]}")
+    return Comparison(Level.NONE, "one text asks, the other does not")
 
 
 def _perfect_matching(allowed: Sequence[Sequence[bool]]) -> list[int] | None:
-    """Match every row to a column of its own (Kuhn); ``None`` if that is impossible.
+    """Match every row to a column of its own (Kuhn), or return ``None``.
 
-    scipy has it too, but the base install does without scipy.
+    scipy has it too, but is not in the base install.
     """
     size = len(allowed)
     owner = [-1] * size
@@ -234,7 +206,7 @@ def _perfect_matching(allowed: Sequence[Sequence[bool]]) -> list[int] | None:
     return match
 
 
-#: Programs that change something, but no file that an agent has read.
+#: Programs that change something, but no file that the agent has read.
 _KEEPS_FILES = frozenset(
     ["mkdir", "touch", "kill", "pkill", "killall", "gh", "pip", "pip3", "brew", "apt", "apt-get",
      "curl", "chmod", "chown", "systemctl", "aws", "gcloud", "kubectl"]
@@ -245,37 +217,28 @@ _KEEPS_GIT = frozenset(
 
 
 class KnownFiles(Mapping[str, str]):
-    """:func:`known_content` of a prefix, rebuilt when it is first looked at."""
+    """:func:`known_content` of a prefix, computed at the first access."""
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self._messages = messages
-        self._known: dict[str, str] | None = None
 
+    @cached_property
     def _files(self) -> dict[str, str]:
-        if self._known is None:
-            self._known = known_content(self._messages)
-        return self._known
+        return known_content(self._messages)
 
     def __getitem__(self, path: str) -> str:
-        return self._files()[path]
+        return self._files[path]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files())
+        return iter(self._files)
 
     def __len__(self) -> int:
-        return len(self._files())
+        return len(self._files)
 
 
 def known_content(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return absolute path to content, as far as a prefix shows whole files.
-
-    A Read from line 1 without a limit, a successful Write, and successful edits of a file
-    that is already known count. An edit that does not apply makes the file unknown again, and
-    so does a command or an agent that may have changed it.
-
-    Args:
-        messages: the prefix, Anthropic-shaped.
-    """
+    """Return path to content of the files that Anthropic messages show as a whole."""
+    # Whole reads, writes, and edits of known files; what may have changed a file forgets it.
     calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
     known: dict[str, str] = {}
     for message in messages:
@@ -295,7 +258,7 @@ def known_content(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _forget(known: dict[str, str], name: str, args: Mapping[str, Any]) -> None:
-    """Drop what a command or an agent may have changed."""
+    """Drop files that a command or an agent may have changed."""
     command = args.get("command")
     if name != "Bash" or not isinstance(command, str):
         known.clear()

@@ -1,11 +1,4 @@
-"""Bash command lines: canonical form, target, effect.
-
-Belongs here: what of a line only changes the display, and whether a line changes anything. Does
-not belong here: the grammar of Bash (``preferences.actions.shell.parse``), the words of one
-command (``preferences.actions.shell.steps``), tables of programs
-(``preferences.actions.shell.programs_table``, ``options_table``) and other tools
-(``preferences.actions.canonical``).
-"""
+"""What a Bash command line means: its canonical form, its targets, and whether it changes state."""
 
 import posixpath
 import re
@@ -70,17 +63,17 @@ class Command(NamedTuple):
         return self.subcommand.partition(" ")[2]
 
 
-#: Says whether a command of its program changes anything; ``None`` where the tables know.
+#: Returns whether a command of its program changes anything; ``None`` leaves it to the tables.
 Rule = Callable[[Command], bool | None]
 
 
 def writes_sql(text: str) -> bool:
-    """Say whether a query changes data or tables."""
+    """Return True if a query changes data or tables."""
     return bool(_WRITES_SQL.search(text))
 
 
 def changes_state(words: Sequence[str]) -> bool:
-    """Say whether a simple command changes files, refs, packages or anything outside."""
+    """Return True if a simple command changes files, refs, packages or anything outside."""
     inner = unwrap(words)
     run = _run_by(inner)
     if run is not None:
@@ -110,27 +103,21 @@ def _run_by(inner: Sequence[str]) -> Sequence[str] | None:
     return rest if runs else None
 
 
-# -- kinds of rules ----------------------------------------------------------------
-
-
 def _flag(pattern: str) -> Rule:
-    """Changes something exactly with a flag that begins like this."""
+    """Return a rule: the command changes something only with a flag that matches."""
     return lambda c: any(re.match(pattern, flag) for flag in c.flags)
 
 
 def _unless(checks: str, *, only: str = "") -> Rule:
-    """Changes something (or its subcommand ``only`` does) unless a flag says to check."""
+    """Return a rule: the command or its subcommand changes something unless a flag checks."""
     quiet = frozenset(checks.split())
     return lambda c: not c.flags & quiet if only in ("", c.subcommand) else None
 
 
 def _formats(c: Command) -> bool:
-    """Formatters write unless they check; ``-w`` and ``--write`` always do."""
+    # Formatters write unless they check; -w and --write always do.
     checks = {"--check", "--diff", "-l", "-d", "-c", "--list-different", "--check-only"}
     return bool(c.flags & {"-w", "--write"}) or not c.flags & checks
-
-
-# -- programs that need more words ---------------------------------------------------
 
 
 def _find_changes(c: Command) -> bool:
@@ -157,7 +144,7 @@ def _curl(c: Command) -> bool:
             return True
         if "=" in word and word.split("=")[0] in {*saving, "-o"}:
             return True
-        # -sSo FILE saves; what goes to nowhere or to the terminal is only looked at.
+        # -sSo FILE saves; output to /dev/null or the terminal changes nothing.
         bundle = re.fullmatch(r"-[a-zA-Z]+", word) and set(word) & set("dFToO")
         if bundle and not (word.endswith("o") and after in ("/dev/null", "-")):
             return True
@@ -210,7 +197,7 @@ def _docker(c: Command) -> bool | None:
 
 
 def _sql(c: Command) -> bool:
-    """Database shells: the query decides; without one the shell waits for input."""
+    # The query decides; without one a database shell waits for input.
     asked = ("-c", "-e", "--command", "--execute")
     queries = [c.words[i + 1] for i, word in enumerate(c.words[:-1]) if word in asked]
     if not any(queries[-1:]) and c.words[0] in ("sqlite3", "duckdb"):
@@ -237,12 +224,11 @@ def _gh(c: Command) -> bool | None:
 
 
 def _builds(c: Command) -> bool:
-    """Gradle and Maven: every task has to be one that only builds or tests."""
+    # Gradle and Maven: every task has to be one that only builds or tests.
     tasks = [word for word in (c.subcommand, *c.operands) if word]
     return not (tasks and all(_SAFE_TASK.fullmatch(task) for task in tasks))
 
 
-#: Program to the rule that says whether a command of it changes anything.
 RULES: dict[str, Rule] = {
     ".": lambda c: not (c.operands and c.operands[0].endswith("bin/activate")),
     "awk": lambda c: any(re.search(r">\s*\\?[\"\w]|system\(", word) for word in c.words[1:]),
@@ -283,18 +269,8 @@ RULES |= {other: RULES[name] for name, others in _ALIKE.items() for other in oth
 def target_of(
     inner: tuple[str, ...], reading: Reading | None, operands: tuple[str, ...], place: Place
 ) -> tuple[str, ...]:
-    """Return (program, subcommand, operands…) that decide level L2.
-
-    Operands are what is acted on: files, test selections, patterns with their place. Their
-    order counts only where it means something (``cp``, ``mv``, ``ln``, ``diff``). Scripts of
-    sed, awk and jq are how, not what. ``find`` acts on its folders and names.
-
-    Args:
-        inner: the unwrapped command.
-        reading: the command read by its grammar, if it has one.
-        operands: the resolved operands of that reading.
-        place: the folder the command runs in.
-    """
+    """Return (program, subcommand, operands…) that decide level L2, from an unwrapped command."""
+    # Operands are what is acted on: scripts of sed, awk and jq are how, not what.
     program = inner[0]
     if program == "find":
         return _find(inner, place)
@@ -318,7 +294,7 @@ def target_of(
 
 
 def _acted_on(reading: Reading, operands: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the operands without a script, with option values that are acted on too."""
+    """Return the operands without a script, and option values that are acted on."""
     values = [v for name, v in reading.options if reading.grammar.arity.get(name) == "@"]
     if reading.program == "git" and "-C" in reading.before:
         values.insert(0, f"-C={reading.before[reading.before.index('-C') + 1]}")
@@ -350,7 +326,7 @@ def _find(inner: Sequence[str], place: Place) -> tuple[str, ...]:
 
 
 def until_flag(words: Sequence[str]) -> list[str]:
-    """Return the words before the first that begins an expression of ``find``."""
+    """Return the words before an expression of ``find`` begins."""
     out: list[str] = []
     for word in words:
         if word.startswith(("-", "(", "!", "\\")):
@@ -360,10 +336,8 @@ def until_flag(words: Sequence[str]) -> list[str]:
 
 
 def _plain(word: str, place: Place) -> str:
-    """A path operand without ``./`` and the final slash, relative where it can be."""
-    if "/" not in word and word[:1] not in ("~", "$", '"'):
-        return word
-    if "://" in word:
+    """Return a path operand in canonical spelling."""
+    if "://" in word or ("/" not in word and word[:1] not in ("~", "$", '"')):
         return word
     return file_word(word, place)
 
@@ -374,20 +348,12 @@ def _host(word: str) -> str:
 
 
 _SYSTEM = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
-
-
 _REDIRECT = re.compile(r"(\d*(?:>>|>|<)|&>>?)(?![<&>(])(.*)", re.DOTALL)
-
-
 _FIND_TESTS = frozenset(
     {"-name", "-iname", "-path", "-ipath", "-type", "-maxdepth", "-mindepth", "-size", "-mtime",
      "-mmin", "-newer", "-perm", "-user", "-regex", "-iregex"}
 )  # fmt: skip
-
-
 _INTERPRETERS = frozenset({"python", "node", "bash", "sh", "zsh", "ruby", "perl", "php"})
-
-
 _FILE_READERS = frozenset(
     {"less", "more", "bat", "md5sum", "sha256sum", "shasum", "hexdump", "xxd", "strings", "tac",
      "rev", "realpath", "readlink", "zcat", "shellcheck", "yamllint", "pylint", "mocha"}
@@ -396,7 +362,7 @@ _FILE_READERS = frozenset(
 
 @dataclass(frozen=True)
 class Step:
-    """A stage that matters, its words as its grammar reads them, and where it runs."""
+    """A stage, its words as its grammar reads them, and where it runs."""
 
     stage: Stage
     place: Place
@@ -434,7 +400,7 @@ def step_of(stage: Stage, place: Place) -> Step:
 
 
 def _git_folder(reading: Reading, place: Place) -> tuple[Reading, Place]:
-    """Run ``git -C folder`` there; a folder that is the working directory goes."""
+    """Move the place to the folder of ``git -C``; drop the option for the working directory."""
     at = reading.before.index("-C")
     folder = at_home(reading.before[at + 1], place)
     if varies(folder) or not place.cwd or reading.before.count("-C") > 1:
@@ -447,7 +413,7 @@ def _git_folder(reading: Reading, place: Place) -> tuple[Reading, Place]:
 
 
 def raw_words(step: Step) -> list[str]:
-    """The words of a command without a grammar; the shell's own expansion of the home."""
+    """Return the words of a command without a grammar, the home folder expanded."""
     inner, place = step.inner, step.place
     if inner[0] == "find":
         roots = until_flag(inner[1:])
@@ -463,7 +429,7 @@ def raw_words(step: Step) -> list[str]:
 
 
 def _tests_sorted(words: tuple[str, ...]) -> list[str]:
-    """Sort the tests of a ``find`` expression that is nothing but tests and a last action."""
+    """Sort the tests of a ``find`` expression of tests and at most one action."""
     tests: list[tuple[str, str]] = []
     at = 0
     while at + 1 < len(words) and words[at] in _FIND_TESTS:
@@ -476,7 +442,7 @@ def _tests_sorted(words: tuple[str, ...]) -> list[str]:
 
 
 def operands_of(reading: Reading, stage: Stage, place: Place) -> tuple[str, ...]:
-    """Return the operands resolved by what they are, sorted where they commute."""
+    """Return the operands resolved by their kind, sorted if they commute."""
     kind, words = reading.grammar.kind, list(reading.operands)
     options = {name for name, _ in reading.options}
     marked = "--" in reading.tail[:1]
@@ -501,7 +467,7 @@ def operands_of(reading: Reading, stage: Stage, place: Place) -> tuple[str, ...]
 
 
 def _tail_merges(reading: Reading) -> bool:
-    """Say whether ``--`` may go: the words after it can be nothing but files."""
+    """Return True if ``--`` may go: the words after it can only be files."""
     if any(word.startswith("-") for word in reading.tail[1:]):
         return False
     if reading.program != "git":
@@ -516,7 +482,7 @@ def _tail_merges(reading: Reading) -> bool:
 
 
 def tail_of(reading: Reading, place: Place) -> list[str]:
-    """Return the words after ``--`` that were not merged into the operands."""
+    """Return ``--`` and the words after it, if they were not merged into the operands."""
     if not reading.tail or (not reading.grammar.tail and _tail_merges(reading)):
         return []
     if reading.program == "git":
@@ -525,7 +491,7 @@ def tail_of(reading: Reading, place: Place) -> list[str]:
 
 
 def _named_script(reading: Reading, operands: tuple[str, ...]) -> tuple[Reading, tuple[str, ...]]:
-    """Write sed's only ``-e SCRIPT`` as the first operand, as it can be written."""
+    """Move sed's only ``-e SCRIPT`` to the first operand."""
     scripts = [value for name, value in reading.options if name in ("-e", "-f")]
     if len(scripts) != 1 or any(name == "-f" for name, _ in reading.options):
         return reading, operands
@@ -556,12 +522,7 @@ _CD_JOINS = frozenset({"&&", ";"})
 
 @lru_cache(maxsize=4096)
 def effective(command: str, place: Place) -> tuple[Step, ...]:
-    """Return the stages without what changes only the display, words resolved.
-
-    A leading ``cd`` to the working directory goes. So do, where no program and no file reads
-    them and neither ``&&`` nor ``||`` follows: ``| head`` and ``| tail`` that count,
-    ``|| true``, ``; echo`` without a substitution or redirection, and ``2>&1``.
-    """
+    """Return the stages without what changes only the display, words resolved."""
     stages = list(parse(command).stages)
     while (
         len(stages) > 1
@@ -585,7 +546,7 @@ def effective(command: str, place: Place) -> tuple[Step, ...]:
 
 @lru_cache(maxsize=4096)
 def canonical_line(command: str, place: Place) -> list[Any]:
-    """Return a JSON-able form that is equal for equal effects. Callers leave it unchanged."""
+    """Return a JSON-able form that is equal for equal effects; it is cached: do not modify it."""
     return [_form(step) for step in effective(command, place)]
 
 
@@ -603,7 +564,7 @@ def targets(command: str, place: Place) -> list[tuple[str, ...]]:
                 operands += tuple(word for word in rest if not word.startswith("-"))
             target = target_of(step.inner, step.reading, operands, step.place)
             if target[0] in ("cat", "echo", "printf"):
-                # What a printing command acts on is the file that it writes.
+                # A printing command acts on the file that it writes.
                 written = [r.lstrip("0123456789>") for r in stage.redirects if _WRITES.match(r)]
                 if written:
                     target = (target[0], "", *written)
@@ -614,7 +575,7 @@ def targets(command: str, place: Place) -> list[tuple[str, ...]]:
 
 
 def trimmer(form: list[Any]) -> bool:
-    """Say whether a stage of :func:`canonical_line` is a ``| head`` or ``| tail`` that counts."""
+    """Return True if a stage of :func:`canonical_line` is ``| head`` or ``| tail`` by count."""
     connector, command = form[:2]
     if connector != "|" or len(form) > 2 or command[:1] not in (["head"], ["tail"]):
         return False
@@ -624,7 +585,7 @@ def trimmer(form: list[Any]) -> bool:
 
 
 def mutates(command: str) -> bool:
-    """Say whether a command line changes files, refs, packages or anything outside."""
+    """Return True if a command line changes files, refs, packages or anything outside."""
     line = parse(command)
     if not line.parsed:
         return True
@@ -635,11 +596,8 @@ def mutates(command: str) -> bool:
     )
 
 
-# -- what only changes the display -------------------------------------------------
-
-
 def _folder_of(stage: Stage, place: Place) -> str | None:
-    """Return where a plain ``cd`` leads, relative to ``place``; ``None`` for anything else."""
+    """Return where a plain ``cd`` leads, relative to ``place``, or ``None``."""
     words = stage.words
     if len(words) != 2 or words[0] != "cd" or not place.cwd or words[1] == "-":
         return None
@@ -652,6 +610,11 @@ def _folder_of(stage: Stage, place: Place) -> str | None:
 
 
 def _untrimmed(stages: list[Stage]) -> list[Stage]:
+    """Drop stages and ``2>&1`` that change only the display.
+
+    Only where no program or file reads them and neither ``&&`` nor ``||`` follows: ``| head`` and
+    ``| tail`` by count, ``|| true``, and ``; echo`` without a substitution or redirection.
+    """
     kept: list[Stage] = []
     following = ""
     for at in range(len(stages) - 1, -1, -1):
@@ -680,7 +643,8 @@ def _trims(stage: Stage) -> bool:
         return False
     if stage.connector in ("|", "|&"):
         quiet = not stage.redirects or stage.redirects == ("2>&1",)
-        return words[0] in ("head", "tail") and quiet and _counts(words)
+        counts = _TRIMMED.fullmatch(" ".join(words[1:])) is not None
+        return words[0] in ("head", "tail") and quiet and counts
     if stage.connector == "||":
         return words in (("true",), (":",)) and not stage.redirects
     if stage.connector == ";" and words[0] == "echo":
@@ -689,16 +653,8 @@ def _trims(stage: Stage) -> bool:
     return False
 
 
-def _counts(words: tuple[str, ...]) -> bool:
-    """Say whether ``head`` or ``tail`` has nothing but a number of lines or bytes."""
-    return _TRIMMED.fullmatch(" ".join(words[1:])) is not None
-
-
-# -- one order, one spelling -------------------------------------------------------
-
-
 def _form(step: Step) -> list[Any]:
-    """Return the canonical form of a stage: connector, command, then only what is there."""
+    """Return [connector, command] of a stage, and what else it has."""
     stage, reading = step.stage, step.reading
     rest: dict[str, Any] = {}
     if stage.env:

@@ -1,16 +1,11 @@
-"""Options and operands of known commands, in one order and spelling.
+"""Options and operands of known commands, read with a small grammar of each command.
 
-Belongs here: the small grammar that says which options of a command take values, have two
-names or commute, and reading a command with it. Does not belong here: the table of commands
-(``preferences.actions.shell.options_table``) and what they do
-(``preferences.actions.shell.effects``).
-
-A command with an option that its grammar does not know is not rearranged: nobody can say
-whether the next word is that option's value.
+A command with an option that its grammar does not know keeps its order: whether the next word is
+that option's value is not known.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from composer_pipeline.preferences.actions.shell_options_table import (
@@ -26,38 +21,25 @@ _COUNT = re.compile(r"-(\d+)")
 
 @dataclass(frozen=True)
 class Grammar:
-    """How a command reads its words.
+    """How a command reads its words."""
 
-    Attributes:
-        kind: what the operands are: paths, pattern (then paths), script (then paths),
-            packages or text.
-        names: option as written (``-r``, ``--recursive``) to its one name.
-        arity: one name to ``""`` (no value), ``":"`` (value), ``"?"`` (attached value only)
-            or ``"@"`` (a value that is acted on, like an operand).
-        groups: one name to its group; inside a group the last one wins, so order counts.
-        count: what ``-5`` means, or an empty string.
-        unordered: operands commute.
-        stop: options end at the first operand.
-        dash: options are words with one dash (``go``).
-        here: without operands the command acts on the working directory.
-        tail: words after ``--`` belong to another program.
-    """
-
-    kind: str = "text"
-    names: dict[str, str] = field(default_factory=dict)
-    arity: dict[str, str] = field(default_factory=dict)
-    groups: dict[str, str] = field(default_factory=dict)
-    count: str = ""
-    unordered: bool = False
-    stop: bool = False
-    dash: bool = False
-    here: bool = False
-    tail: bool = False
+    kind: str  #: what the operands are: paths, pattern or script (then paths), packages or text
+    names: dict[str, str]  #: option as written (``-r``, ``--recursive``) to its canonical name
+    #: Canonical name to ``""`` (no value), ``":"`` (value), ``"?"`` (attached value only) or
+    #: ``"@"`` (a value that is acted on, like an operand).
+    arity: dict[str, str]
+    groups: dict[str, str]  #: canonical name to its group, in which the last option wins
+    count: str  #: what ``-5`` means, or an empty string
+    unordered: bool  #: operands commute
+    stop: bool  #: options end at the first operand
+    dash: bool  #: options are words with one dash (``go``)
+    here: bool  #: without operands the command acts on the working directory
+    tail: bool  #: words after ``--`` belong to another program
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A command read by its grammar: options in one order, operands as written."""
+    """A command read by its grammar: options in canonical order, operands as written."""
 
     program: str
     subcommand: str
@@ -69,7 +51,7 @@ class Reading:
 
 
 def read(words: tuple[str, ...]) -> Reading | None:
-    """Read an unwrapped command; ``None`` where no grammar fits all of its words."""
+    """Read an unwrapped command; ``None`` if no grammar fits all of its words."""
     program = words[0]
     subcommand, rest = "", words[1:]
     before: tuple[str, ...] = ()
@@ -95,7 +77,7 @@ def read(words: tuple[str, ...]) -> Reading | None:
 def _subcommand(
     program: str, rest: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str, tuple[str, ...]] | None:
-    """Return (options of the program itself, subcommand by its one name, words behind it)."""
+    """Return (options of the program itself, canonical subcommand, words after it)."""
     depth = 0
     while depth < len(rest) and rest[depth].startswith("-"):
         # Options of the program itself stay where they are.
@@ -161,11 +143,10 @@ def _dashed(name: str) -> str:
     return f"-{name}" if len(name) == 1 else f"--{name}"
 
 
-Taken = tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[str, ...]]
-
-
-def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:
-    """Return (options, operands, words after ``--``) in one order."""
+def _take(
+    rest: tuple[str, ...], grammar: Grammar
+) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[str, ...]] | None:
+    """Return (options, operands, ``--`` and the words after it)."""
     options: list[tuple[str, str]] = []
     operands: list[str] = []
     at, end = 0, len(rest)
@@ -188,11 +169,11 @@ def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:
     return _sorted(options, grammar), tuple(operands), ()
 
 
-Found = tuple[list[tuple[str, str]], int]
+#: Options of one word, and the position after the values that they took.
+_Options = tuple[list[tuple[str, str]], int]
 
 
-def _options_of(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> Found | None:
-    """Read one word of options; return them and the position behind the values they took."""
+def _options_of(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> _Options | None:
     if (name := grammar.names.get(word)) is not None:
         if grammar.arity[name] not in (":", "@"):
             return [(name, "")], at
@@ -204,7 +185,7 @@ def _options_of(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> 
     return _bundle(word[1:], rest, at, grammar)
 
 
-def _long_option(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> Found | None:
+def _long_option(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> _Options | None:
     """Read ``--name``, ``--name=value`` and, where one dash is enough, ``-name value``."""
     names, arity = grammar.names, grammar.arity
     flag, equals, value = word.partition("=")
@@ -217,8 +198,8 @@ def _long_option(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) ->
     return [(name, value)], at
 
 
-def _bundle(letters: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> Found | None:
-    """Read ``-rn``, ``-n5`` and ``-am message``; return the options and the next position."""
+def _bundle(letters: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> _Options | None:
+    """Read ``-rn``, ``-n5`` and ``-am message``."""
     found: list[tuple[str, str]] = []
     for i, letter in enumerate(letters):
         name = grammar.names.get(f"-{letter}")
@@ -238,7 +219,7 @@ def _bundle(letters: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> F
 
 
 def _sorted(options: list[tuple[str, str]], grammar: Grammar) -> tuple[tuple[str, str], ...]:
-    """Sort by name; equal names and members of one group keep their order."""
+    # Equal names and members of one group keep their order.
     if len(options) < 2:
         return tuple(options)
     groups = grammar.groups

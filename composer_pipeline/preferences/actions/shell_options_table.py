@@ -1,13 +1,9 @@
-"""The options of the commands that coding agents run most.
-
-Belongs here: one line for each command. Does not belong here: reading a command with it
-(``preferences.actions.shell.options``).
+"""The options of the commands that coding agents run most; other commands compare by word.
 
 A line is the kind of the operands, then, in any order: ``+abc`` options without values,
-``-r/--recursive`` one option with two names, a final ``:`` where it takes a value, ``@``
-where that value is acted on, ``?`` where a value may be attached, ``!f,i`` options of which
-the last one wins, ``#-n`` what ``-5`` means, and switches (``options.Grammar``). A command
-that is not here is compared word by word.
+``-r/--recursive`` one option with two names, a final ``:`` if it takes a value, ``@`` if that value
+is acted on, ``?`` if a value may be attached, ``!f,i`` options of which the last one wins, ``#-n``
+what ``-5`` means, and switches (see ``shell_options.Grammar``).
 """
 
 _GREP = (

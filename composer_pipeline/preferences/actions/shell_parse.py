@@ -1,13 +1,7 @@
-"""Bash lines as lists of simple commands.
+"""Bash command lines as flat lists of stages, read with tree-sitter-bash.
 
-Belongs here: reading a line with tree-sitter-bash, and the fallback for lines that the
-grammar rejects. Does not belong here: the short cut for plain lines
-(``preferences.actions.shell.plain_lines``) and what commands mean
-(``preferences.actions.shell.lines``).
-
-A line is a flat list of stages in source order, each with the connector before it. Loops,
-conditions and subshells are one stage whose words are their tokens; the commands inside them
-still count when the line is judged as mutating.
+A loop, condition or subshell is one stage whose words are its tokens; the commands inside it still
+count when the line is judged as mutating. A line that the grammar rejects becomes shlex tokens.
 """
 
 import posixpath
@@ -28,18 +22,14 @@ _ANSI = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "
 
 @dataclass(frozen=True)
 class Place:
-    """Where paths are resolved: the working directory and the home folder.
-
-    ``base`` is the folder that results are relative to, where that is another one: a ``cd``
-    inside a line moves ``cwd``, not ``base``.
-    """
+    """Where paths are resolved: the working directory and the home folder."""
 
     cwd: str = ""
     home: str = ""
-    base: str = ""
+    base: str = ""  #: what results are relative to; a ``cd`` inside a line moves only ``cwd``
 
     def path(self, text: str) -> str:
-        """Return a POSIX path, relative to the working directory where it is below it."""
+        """Return a normalized POSIX path, relative if it is below the working directory."""
         if text.startswith("~") and self.home and (text == "~" or text.startswith("~/")):
             text = self.home + text[1:]
         if not text:
@@ -63,12 +53,7 @@ class Place:
 
 
 def literal(text: str, *, start: bool = True) -> str:
-    """Encode text in which nothing is expanded.
-
-    Args:
-        text: what stands between the quotes.
-        start: whether it begins its word; a tilde means home only there.
-    """
+    """Encode text in which nothing is expanded; a tilde means home only at the ``start``."""
     out = _EXPANDED.sub(r"\\\g<0>", text)
     if "{" in out and ("," in out or ".." in out):
         out = _BRACES.sub(r"\\\g<0>", out)
@@ -76,7 +61,7 @@ def literal(text: str, *, start: bool = True) -> str:
 
 
 def unescaped(text: str, *, start: bool = True) -> str:
-    r"""Encode an unquoted word: ``\x`` is a literal x, a continued line disappears."""
+    r"""Encode an unquoted word: ``\x`` is a literal x, a line continuation disappears."""
     if "\\" not in text:
         return text
     parts = re.split(r"\\(.)", text, flags=re.DOTALL)
@@ -90,14 +75,14 @@ def unescaped(text: str, *, start: bool = True) -> str:
 
 
 def double_quoted(text: str, *, start: bool = True) -> str:
-    """Encode the inside of double quotes where it holds no expansion."""
+    """Encode text between double quotes that contains no expansion."""
     if "\\" in text:
         text = re.sub(r'\\([$`"\\])', r"\1", text.replace("\\\n", ""))
     return literal(text, start=start)
 
 
 def ansi_c(text: str, *, start: bool = True) -> str:
-    """Encode ``$'…'``; escapes that are not simple stay as they are written."""
+    """Encode ``$'…'``; a word with other than simple escapes stays as written."""
     inner = text[2:-1]
     if re.search(r"\\[^ntr\\'\"ab]", inner):
         return text
@@ -105,25 +90,19 @@ def ansi_c(text: str, *, start: bool = True) -> str:
 
 
 def varies(word: str) -> bool:
-    """Say whether a word holds an expansion or a substitution."""
+    """Return True if a word contains an expansion or a substitution."""
     return ("$" in word or "`" in word) and bool(_ACTIVE.search(word))
 
 
 def at_home(word: str, place: Place) -> str:
-    """Spell out the home folder at the beginning of a word, as the shell does."""
+    """Expand the home folder at the beginning of a word, as the shell does."""
     if word[:1] in ("~", "$", '"') and place.home:
         return _HOME.sub(place.home.replace("\\", r"\\"), word, count=1)
     return word
 
 
 def file_word(word: str, place: Place, *, slash: bool = False) -> str:
-    """Resolve a word that names a file; keep it where its value is not known.
-
-    Args:
-        word: encoded.
-        place: the folder the command runs in.
-        slash: whether a final slash means something (``cp``, ``mv``).
-    """
+    """Resolve a word that names a file if its value is known; ``slash`` keeps a final slash."""
     word = at_home(word, place)
     if varies(word) or _GLOB_FIRST.match(word) or word == "-":
         return word
@@ -133,7 +112,7 @@ def file_word(word: str, place: Place, *, slash: bool = False) -> str:
 
 
 def package_word(word: str, place: Place) -> str:
-    """Resolve a word that is a path only where it looks like one (``npm install ./x``)."""
+    """Resolve a word that is a path only if it looks like one (``npm install ./x``)."""
     word = at_home(word, place)
     if varies(word):
         return word
@@ -147,19 +126,15 @@ def package_word(word: str, place: Place) -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """One command: encoded words, redirections in one spelling, environment.
-
-    ``connector`` is what joins it to the stage before. ``compound`` is the kind of a loop or
-    subshell, whose words are its tokens. ``background`` is a final ``&``.
-    """
+    """One command: encoded words, redirections in canonical spelling, environment."""
 
     words: tuple[str, ...]
-    connector: str = ""
+    connector: str = ""  #: joins it to the previous stage
     env: tuple[str, ...] = ()
     redirects: tuple[str, ...] = ()
     negated: bool = False
-    compound: str = ""
-    background: bool = False
+    compound: str = ""  #: kind of a loop or subshell, whose words are its tokens
+    background: bool = False  #: a final ``&``
 
 
 @dataclass(frozen=True)
@@ -171,99 +146,10 @@ class Line:
     parsed: bool = True
 
 
-_TOKEN = re.compile(
-    r"(?P<blank>[ \t]+)"
-    r"|(?P<connector>&&|\|\||\|&|[|;\n])"
-    r"|(?P<dup>[012]?>&[012](?![^\s;|&<>]))"
-    r"|(?P<into>(?:&>>|&>|[012]?>>|[012]?>\||[012]?>|0?<)(?![<>(&|]))[ \t]*"
-    r"|(?P<word>(?:[^\s'\"\\$`{}#&|;<>()~!]|(?<=[^\s;|&<>])[#~]|~(?=/|[\s;|&]|$)"
-    r"|'[^']*'|\"[^\"$`\\]*\")+|\{\}(?=[\s;]|$))"
-)
-_PIECE = re.compile(r"'[^']*'|\"[^\"]*\"|[^'\"]+")
 #: The beginning of an assignment; an element of an array has a subscript.
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
-#: Words that open a construct when they stand first.
-_OPENING = frozenset(
-    ["if", "then", "else", "elif", "fi", "for", "while", "until", "case", "select", "function",
-     "time", "coproc", "do", "done", "esac", "[[", "[", "{", "}", "{}", "!", "export", "declare",
-     "local", "readonly", "typeset", "unset", "unsetenv", "let"]
-)  # fmt: skip
-
-
-def read_plain(text: str) -> Line | None:  # noqa: C901  the fast path: one loop over tokens
-    """Read a line of words, quotes without expansions, connectors and redirections.
-
-    Gives what :func:`read_tree` gives, several times faster. ``None`` for any other line.
-    """
-    stages: list[Stage] = []
-    words: list[str] = []
-    env: list[str] = []
-    redirects: list[str] = []
-    connector, pending, position, glued = "", "", 0, False
-    for match in _TOKEN.finditer(text):
-        if match.start() != position:
-            return None
-        position = match.end()
-        kind = match.lastgroup
-        if kind == "blank":
-            glued = False
-            continue
-        piece = match[0]
-        if kind == "word":
-            if glued:
-                return None
-            glued = True
-            quoted = "'" in piece or '"' in piece
-            if pending:
-                redirects.extend(opened(pending, _pieces(piece) if quoted else piece))
-                pending = ""
-                continue
-            if not words:
-                if piece in _OPENING:
-                    return None
-                if ASSIGNMENT.match(piece):
-                    name, _, value = piece.partition("=")
-                    env.append(f"{name}={_pieces(value)}")
-                    if "[" in name or name.endswith("+"):
-                        return None
-                    continue
-            words.append(_pieces(piece) if quoted else piece)
-            continue
-        glued = False
-        if pending:
-            return None
-        if kind == "dup":
-            redirects.append(duplicated(piece))
-        elif kind == "into":
-            if words and words[-1].isdigit() and text[match.start() - 1] not in " \t":
-                return None
-            pending = piece.rstrip()
-        elif words or env or redirects:
-            if not words:
-                return None
-            stages.append(Stage(tuple(words), connector, tuple(env), ordered(redirects)))
-            words, env, redirects, connector = [], [], [], ";" if piece == "\n" else piece
-        elif piece != "\n" or not stages:
-            return None
-    if position != len(text) or pending:
-        return None
-    if words:
-        stages.append(Stage(tuple(words), connector, tuple(env), ordered(redirects)))
-    elif env or redirects or connector not in ("", ";"):
-        return None
-    found = tuple(stages)
-    return Line(found, found) if found else None
-
-
-def _pieces(token: str) -> str:
-    out = ""
-    for piece in _PIECE.findall(token):
-        out += literal(piece[1:-1], start=not out) if piece[0] in "'\"" else piece
-    return out
-
-
 def opened(operator: str, target: str) -> tuple[str, ...]:
-    """Return a redirection into or from a file in its one spelling."""
+    """Return a redirection into or from a file in canonical spelling."""
     operator = operator.replace(">|", ">")
     target = f"\\{target}" if target.startswith("&") else target
     if operator in ("&>", ">&"):
@@ -276,12 +162,12 @@ def opened(operator: str, target: str) -> tuple[str, ...]:
 
 
 def duplicated(text: str) -> str:
-    """Return a redirection of one stream into another in its one spelling."""
+    """Return a redirection of one stream into another in canonical spelling."""
     return text[1:] if text.startswith("1>") else text
 
 
 def ordered(redirects: list[str]) -> tuple[str, ...]:
-    """Put what is read before what is written; the order of the written ones counts."""
+    """Put inputs before outputs; the order of the outputs matters."""
     if len(redirects) < 2:
         return tuple(redirects)
     return tuple(sorted(redirects, key=lambda r: not r.startswith("<")))
@@ -293,24 +179,24 @@ EXPANSIONS = frozenset(
 
 
 def substitution(text: str) -> str:
-    """Write backticks as ``$(…)`` where nothing inside is escaped."""
+    """Write backticks as ``$(…)`` if nothing inside is escaped."""
     if text[0] == "`" and "\\" not in text:
         text = f"$({text[1:-1]})"
     return f"$({text[2:-1].strip()})" if text.startswith("$(") else text
 
 
 def short_name(text: str) -> str:
-    """Write ``${X}`` as ``$X``; only inside quotes, where the name ends with its piece."""
+    """Write ``${X}`` as ``$X``; safe only inside quotes, where nothing follows the name."""
     return re.sub(r"^\$\{(\w+)\}$", r"$\1", text)
 
 
 def heredoc(node: Any, source: bytes) -> str:
-    """Return ``<<`` and the body, marked where the body is expanded."""
+    """Return the body after ``<<$`` if the shell expands it, after ``<<'`` otherwise."""
     start = next((text_of(c) for c in node.children if c.type == "heredoc_start"), "")
     body = next((c for c in node.children if c.type == "heredoc_body"), None)
     text = ""
     if body is not None:
-        # The grammar leaves out blanks before the first word of the body.
+        # The node starts at the first word of the body, without the blanks before it.
         begin = body.start_byte
         while begin and source[begin - 1 : begin] in (b" ", b"\t", b"\n"):
             begin -= 1
@@ -351,11 +237,7 @@ _BODIES = frozenset(
 @lru_cache(maxsize=4096)
 def parse(command: str) -> Line:
     """Parse a command line; never raises."""
-    text = command.replace("\r\n", "\n").strip()
-    return read_plain(text) or read_tree(text)
-
-
-# -- the grammar -------------------------------------------------------------------
+    return _read_tree(command.replace("\r\n", "\n").strip())
 
 
 @cache
@@ -371,8 +253,7 @@ _HEREDOC_FIRST = re.compile(
 )
 
 
-def read_tree(text: str) -> Line:
-    """Read a line with tree-sitter; what it rejects becomes one stage of shlex tokens."""
+def _read_tree(text: str) -> Line:
     source = text.encode("utf-8", "surrogatepass")
     tree = _parser().parse(source)
     if tree.root_node.has_error and "<<" in text:
@@ -388,7 +269,7 @@ def read_tree(text: str) -> Line:
 
 
 def _tokens_of(text: str) -> tuple[str, ...]:
-    """Split with quotes and operators kept apart; without success the text is one token."""
+    """Split with quotes and operators kept; text that shlex rejects is one token."""
     lexer = shlex.shlex(text, posix=False, punctuation_chars=True)
     lexer.whitespace = " \t"
     lexer.whitespace_split = True
@@ -488,20 +369,29 @@ class _Reader:
 
     def _unseen(self, node: Any) -> None:
         """Add words that the grammar puts into a redirection, and a ``-`` that it drops."""
-        found: list[str] = []
+        last = self.stages[-1]
+        words, env = list(last.words), list(last.env)
         position = node.start_byte
         for child in node.children:
-            found += self._source[position : child.start_byte].decode("utf-8", "replace").split()
+            words += self._source[position : child.start_byte].decode("utf-8", "replace").split()
             position = child.end_byte
-            found += self._behind(child)
+            self._add_words(_after_target(child), words, env)
             if child.type == "heredoc_redirect":
-                found += [self._word(c) for c in child.children_by_field_name("argument")]
+                self._add_words(child.children_by_field_name("argument"), words, env)
                 for inner in child.children:
-                    found += self._behind(inner)
-        if found:
-            last = self.stages[-1]
-            self.stages[-1] = replace(last, words=(*last.words, *found))
+                    self._add_words(_after_target(inner), words, env)
+        if len(words) > len(last.words) or len(env) > len(last.env):
+            self.stages[-1] = replace(last, words=tuple(words), env=tuple(env))
             self.every.append(self.stages[-1])
+
+    def _add_words(self, nodes: list[Any], words: list[str], env: list[str]) -> None:
+        """Add words after a redirection's target; before the program they may be assignments."""
+        for node in nodes:
+            if not words and ASSIGNMENT.match(text := text_of(node)):
+                # The grammar has a plain word here: its value is read as an assignment's.
+                env += _read_tree(text).stages[0].env
+            else:
+                words.append(self._word(node))
 
     def _push(self, stage: Stage) -> None:
         stage = replace(stage, connector=self._connector)
@@ -538,7 +428,7 @@ class _Reader:
                 (env if named else words).append(self._assignment(child))
             elif child.type.endswith("_redirect"):
                 redirects.extend(self._redirect(child))
-                words.extend(self._behind(child))
+                self._add_words(_after_target(child), words, env)
             elif child.is_named:
                 words.append(self._word(child))
             elif child.type not in ("\n", ";"):
@@ -553,7 +443,6 @@ class _Reader:
         return name + self._word(value)
 
     def _word(self, node: Any, *, start: bool = True) -> str:
-        """Encode the word of a node."""
         kind = node.type
         if kind == "command_name" and node.children:
             return self._word(node.children[0], start=start)
@@ -601,7 +490,7 @@ class _Reader:
         return double_quoted(text, start=start)
 
     def _redirects(self, node: Any) -> tuple[str, ...]:
-        """Return the redirections of a statement, those after a heredoc's start included."""
+        """Return the redirections of a statement, including those after a heredoc's start."""
         found: list[str] = []
         for child in node.children:
             if child.type.endswith("_redirect"):
@@ -628,15 +517,8 @@ class _Reader:
             return (duplicated(operator),)
         return opened(operator, target)
 
-    def _behind(self, node: Any) -> list[str]:
-        """Return the words after a redirection's target, which the grammar puts inside it."""
-        if node.type != "file_redirect":
-            return []
-        named = [c for c in node.children if c.is_named and c.type != "file_descriptor"]
-        return [self._word(child) for child in named[1:]]
-
     def _tokens(self, node: Any) -> list[str]:
-        """Return the tokens of a construct, one for each word, layout left out."""
+        """Return the tokens of a construct, one for each word, without layout."""
         out: list[str] = []
         for child in node.children:
             kind = child.type
@@ -644,7 +526,7 @@ class _Reader:
                 continue
             if kind.endswith("_redirect"):
                 out.extend(self._redirect(child))
-                out.extend(self._behind(child))
+                out.extend(map(self._word, _after_target(child)))
                 if kind == "heredoc_redirect":
                     out.extend(self._redirects(child))
                     out.extend(self._word(c) for c in child.children_by_field_name("argument"))
@@ -663,6 +545,13 @@ class _Reader:
         if not node.children:
             out.append(text_of(node))
         return out
+
+
+def _after_target(node: Any) -> list[Any]:
+    """Return the words after a redirection's target, which the grammar puts inside it."""
+    if node.type != "file_redirect":
+        return []
+    return [c for c in node.children if c.is_named and c.type != "file_descriptor"][1:]
 
 
 #: How a node of the grammar becomes stages; any other named node is one opaque stage.

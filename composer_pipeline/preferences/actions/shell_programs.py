@@ -1,9 +1,4 @@
-"""What the words of a simple command mean: wrappers off, program, subcommand, operands, flags.
-
-Belongs here: reading a command with the tables (``preferences.actions.shell.programs_table``).
-Does not belong here: parsing a line (``preferences.actions.shell.parse``), what a command acts on
-(``preferences.actions.shell.targets``) and effects (``preferences.actions.shell.effects``).
-"""
+"""Tables of programs, and the words of a command: wrappers, subcommand, operands, flags."""
 
 import posixpath
 import re
@@ -161,10 +156,7 @@ ORDERED = frozenset(
 
 
 def unwrap(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that a wrapper such as ``timeout 60`` or ``npx`` runs.
-
-    ``python -m pytest`` is ``pytest``, ``uv run`` and ``poetry run`` run what follows.
-    """
+    """Return the command that a wrapper such as ``timeout 60``, ``npx`` or ``uv run`` runs."""
     words = tuple(words)
     while words:
         rest = _wrapped(words)
@@ -178,7 +170,7 @@ def unwrap(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _wrapped(words: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return what one wrapper runs, ``None`` where the first word is none."""
+    """Return what one wrapper runs, or ``None`` if the first word is not a wrapper."""
     name, rest = posixpath.basename(words[0]), words[1:]
     if " ".join(words[:2]) in RUNNERS:
         return words[2:]
@@ -203,7 +195,7 @@ def split(words: Sequence[str]) -> tuple[str, str, tuple[str, ...], tuple[str, .
     while rest:
         word = rest.pop(0)
         if word == "--":
-            # What follows belongs to the operands, but a flag for another program is a flag.
+            # What follows are operands, but a flag for another program is a flag.
             for later in rest:
                 (flags if later.startswith("-") else operands).append(later)
             break

@@ -34,39 +34,6 @@ def mean_weights(mask: Tensor) -> Tensor:
     return kept / kept.sum().clamp(min=1.0)
 
 
-def label_weights(labels: Tensor, ignore_index: int = -100) -> Tensor:
-    """Return :func:`mean_weights` of token labels with an ignore index.
-
-    Args:
-        labels: (...,), token ids.
-        ignore_index: the label of a token that does not count.
-
-    Returns:
-        (...,), float64.
-
-    Raises:
-        ValueError: the labels look like a 0/1 mask, which would keep every token.
-    """
-    unique = torch.unique(labels)
-    if labels.numel() > 1 and bool(((unique == 0) | (unique == 1)).all()):
-        raise ValueError("labels contain only 0 and 1: this is a mask, use mean_weights(mask)")
-    return mean_weights(labels != ignore_index)
-
-
-def weighted(values: Tensor, weights: Tensor) -> Tensor:
-    """Return Σ weights·values over all elements, a scalar; both are (...,).
-
-    Raises:
-        TypeError: the weights are integers or booleans (a mask).
-        ValueError: the shapes differ.
-    """
-    if not weights.is_floating_point():
-        raise TypeError("weights must be floating point; turn a mask into mean_weights(mask)")
-    if weights.shape != values.shape:
-        raise ValueError(f"weights {tuple(weights.shape)} against values {tuple(values.shape)}")
-    return (values * weights.to(values.dtype)).sum()
-
-
 def jsd_entries(
     student_logits: Tensor,
     teacher_logits: Tensor,

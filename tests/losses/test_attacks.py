@@ -94,18 +94,6 @@ def test_no_gradient_reaches_a_teacher(beta: float, top_k: int | None) -> None:
     assert float(student.grad.abs().sum()) > 0
 
 
-def test_an_own_ignore_index_is_kept_out() -> None:
-    labels = torch.tensor([7, 5, 7, 3])
-    assert divergence.label_weights(labels, ignore_index=7).tolist() == [0, 0.5, 0, 0.5]
-    assert divergence.label_weights(torch.tensor([-100, 4])).tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("shape", [(1,), (5, 1), (3,)])
-def test_weights_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="against values"):
-        divergence.weighted(torch.ones(5), torch.ones(shape))
-
-
 def test_an_infinite_logit_is_a_masked_entry() -> None:
     """Models mask entries with -inf; neither the value nor the gradient may become NaN."""
     student = torch.randn(2, 6).double()

@@ -67,7 +67,7 @@ def test_the_divergence_is_that_of_the_models_logits(sides, options):
     y = other @ weight.T * transform.scale
     y = y if transform.softcap is None else torch.tanh(y / transform.softcap) * transform.softcap
     assert_close(y.detach(), logits)
-    divergence.weighted(divergence.generalized_jsd(y, target, **options), weights).backward()
+    (divergence.generalized_jsd(y, target, **options) * weights).sum().backward()
     assert_close(hidden.grad, other.grad, rtol=0, atol=1e-12)
     assert_close(trained.grad, weight.grad, rtol=0, atol=1e-12)
 

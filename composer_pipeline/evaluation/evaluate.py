@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.report import (
     TOLERANCE,
     Cell,
@@ -31,7 +30,7 @@ from composer_pipeline.evaluation.report import (
     summarise,
     verdict,
 )
-from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.results import BASE, read_results
 from composer_pipeline.evaluation.select_states import (
     TRAIN,
     limit_per_kind,

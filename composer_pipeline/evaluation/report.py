@@ -8,8 +8,7 @@ import msgspec
 
 from composer_pipeline.charts import bars, intervals
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.measure import BASE
-from composer_pipeline.evaluation.results import MEASURES, SHARES, StateResult
+from composer_pipeline.evaluation.results import BASE, MEASURES, SHARES, StateResult
 from composer_pipeline.evaluation.states import KINDS
 from composer_pipeline.markdown import table as markdown_table
 

@@ -13,6 +13,9 @@ from composer_pipeline.evaluation.judge import Judgement
 from composer_pipeline.files import replace
 from composer_pipeline.lake.parquet import encode_parquet
 
+#: Name of the arm that the others are compared with.
+BASE = "base"
+
 
 class StateResult(msgspec.Struct, frozen=True, kw_only=True):
     """One model at one state; log-probabilities are sums over an answer's tokens, in nats."""

@@ -21,7 +21,7 @@ from composer_pipeline.chat.convert import action_message, parse_reply_message, 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace
 from composer_pipeline.lake.parquet import encode_parquet
-from composer_pipeline.training.build_rows import Prompt
+from composer_pipeline.training.rows import Prompt
 from composer_pipeline.training.window_text import Dropped
 from composer_pipeline.training.windows import Windows
 
@@ -35,6 +35,7 @@ _HASH = b"content_hash"
 _COLUMNS = (
     "state_id", "session_id", "kind", "messages", "tools", "right", "wrong", "hint", "cwd",
 )  # fmt: skip
+_AS_JSON = ("messages", "tools", "right", "wrong")
 _SCHEMA = pa.schema([(name, pa.string()) for name in _COLUMNS])
 #: Names that an error lists.
 _NAMED = 3
@@ -141,43 +142,18 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _rows(states: Iterable[EvaluationState]) -> list[dict[str, Any]]:
-    return [
-        {
-            "state_id": state.state_id,
-            "session_id": state.session_id,
-            "kind": state.kind,
-            # Keys keep their order, which templates render.
-            "messages": json.dumps(state.messages),
-            "tools": json.dumps(state.tools),
-            "right": _json(state.right),
-            "wrong": _json(state.wrong) if state.wrong is not None else None,
-            "hint": state.hint,
-            "cwd": state.cwd,
-        }
-        for state in states
-    ]
-
-
-def _json(action: Action) -> str:
-    # Unlike Action.to_json, json.dumps accepts lone surrogates.
-    return json.dumps(msgspec.to_builtins(action))
+    rows = []
+    for state in states:
+        row = {name: getattr(state, name) for name in _COLUMNS}
+        # json.dumps keeps the order of keys, which templates render, and accepts lone surrogates.
+        row |= {name: json.dumps(msgspec.to_builtins(row[name])) for name in _AS_JSON}
+        rows.append(row | {"wrong": row["wrong"] if state.wrong is not None else None})
+    return rows
 
 
 def _state(row: dict[str, Any]) -> EvaluationState:
-    def action(text: str) -> Action:
-        return msgspec.convert(json.loads(text), Action)
-
-    return EvaluationState(
-        row["state_id"],
-        row["session_id"],
-        row["kind"],
-        json.loads(row["messages"]),
-        json.loads(row["tools"]),
-        action(row["right"]),
-        action(row["wrong"]) if row["wrong"] is not None else None,
-        row["hint"],
-        row["cwd"],
-    )
+    parsed = {name: json.loads(row[name]) for name in _AS_JSON if row[name] is not None}
+    return msgspec.convert({**row, **parsed}, EvaluationState)
 
 
 def _digest(rows: Iterable[dict[str, Any]]) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.evaluation.evaluate import FOLDER, RESULTS, STATES, TRAINED
-from composer_pipeline.evaluation.measure import BASE, Arm, measure
-from composer_pipeline.evaluation.results import write_results
+from composer_pipeline.evaluation.measure import Arm, measure
+from composer_pipeline.evaluation.results import BASE, write_results
 from composer_pipeline.evaluation.states import read_states
 from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training.models import load_tokenizer, resolve_model

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.report import difference
-from composer_pipeline.evaluation.results import StateResult
+from composer_pipeline.evaluation.results import BASE, StateResult
 
 #: Measure of every bar: the greedy answer is the right action, argument for argument.
 MEASURE = "exact"

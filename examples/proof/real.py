@@ -32,8 +32,8 @@ import msgspec
 
 from composer_pipeline import build_dataset, build_hints, build_pairs, ingest, normalize
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.evaluation.measure import BASE, Arm, measure
-from composer_pipeline.evaluation.results import read_results, write_results
+from composer_pipeline.evaluation.measure import Arm, measure
+from composer_pipeline.evaluation.results import BASE, read_results, write_results
 from composer_pipeline.evaluation.select_states import select_states
 from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.files import replace

@@ -9,9 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.report import difference, summarise
-from composer_pipeline.evaluation.results import StateResult, read_results
+from composer_pipeline.evaluation.results import BASE, StateResult, read_results
 from composer_pipeline.files import replace
 from composer_pipeline.markdown import table
 from examples.proof.bars import Estimate

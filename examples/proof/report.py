@@ -17,9 +17,8 @@ from statistics import fmean
 
 import pyarrow as pa
 
-from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.report import difference
-from composer_pipeline.evaluation.results import StateResult, read_results
+from composer_pipeline.evaluation.results import BASE, StateResult, read_results
 from composer_pipeline.files import replace
 from composer_pipeline.lake.parquet import encode_parquet
 from examples.proof.arms import ARMS, INNER_STEPS

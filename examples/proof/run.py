@@ -26,8 +26,8 @@ import msgspec
 
 from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.evaluation.measure import BASE, Arm, measure
-from composer_pipeline.evaluation.results import StateResult, read_results, write_results
+from composer_pipeline.evaluation.measure import Arm, measure
+from composer_pipeline.evaluation.results import BASE, StateResult, read_results, write_results
 from composer_pipeline.evaluation.states import (
     EvaluationState,
     check_disjoint,

@@ -10,9 +10,9 @@ from typing import Any
 from composer_pipeline.chat.convert import action_message
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.states import EvaluationState
-from composer_pipeline.training.build_rows import Prompt
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
+from composer_pipeline.training.rows import Prompt
 from composer_pipeline.training.window_text import Dropped
 from composer_pipeline.training.windows import TOOLS_SHARE, Windows
 from examples.proof.toolworld.student import WINDOW

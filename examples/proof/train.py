@@ -13,10 +13,9 @@ from typing import Any
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.rows import TrainingData
+from composer_pipeline.training.rows import TrainingData, build
 from trainers.trl.base_pass import base_policy, score
 from trainers.trl.base_scores import gate
 from trainers.trl.policy import load_base

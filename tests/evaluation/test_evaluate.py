@@ -12,15 +12,14 @@ from transformers import AutoModelForCausalLM
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import TRAINED, evaluate
-from composer_pipeline.evaluation.measure import BASE
-from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.results import BASE, read_results
 from composer_pipeline.evaluation.select_states import select_states
 from composer_pipeline.evaluation.states import read_states, row_of, write_states
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset, write_tiny_model
-from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import build
 from composer_pipeline.training.run import write_json, write_recipe
 from composer_pipeline.training.windows import Windows
 

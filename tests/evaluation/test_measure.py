@@ -11,7 +11,8 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.evaluation.measure import BASE, Arm, measure
+from composer_pipeline.evaluation.measure import Arm, measure
+from composer_pipeline.evaluation.results import BASE
 from composer_pipeline.evaluation.states import batches, row_of
 from composer_pipeline.training.windows import Windows
 from tests.evaluation.conftest import LIMITS, read

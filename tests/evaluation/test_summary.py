@@ -9,7 +9,6 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.judge import Judgement
-from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.report import (
     HEAD,
     MIN_SESSIONS,
@@ -23,7 +22,13 @@ from composer_pipeline.evaluation.report import (
     table,
     verdict,
 )
-from composer_pipeline.evaluation.results import MEASURES, StateResult, read_results, write_results
+from composer_pipeline.evaluation.results import (
+    BASE,
+    MEASURES,
+    StateResult,
+    read_results,
+    write_results,
+)
 
 HIT = Judgement(None, True, "L1", True, "")
 MISS = Judgement(None, False, "L2", False, "no tool call")

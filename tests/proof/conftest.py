@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from composer_pipeline.evaluation.measure import BASE, Arm, measure
-from composer_pipeline.evaluation.results import StateResult
+from composer_pipeline.evaluation.measure import Arm, measure
+from composer_pipeline.evaluation.results import BASE, StateResult
 from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.training.models import load_tokenizer

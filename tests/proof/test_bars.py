@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from composer_pipeline.evaluation.measure import BASE
+from composer_pipeline.evaluation.results import BASE
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData
 from examples.proof.arms import ARMS, recipe_of_arm

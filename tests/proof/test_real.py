@@ -6,8 +6,7 @@ import pytest
 
 from composer_pipeline.chat.convert import parse_reply_message
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.measure import BASE
-from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.results import BASE, read_results
 from composer_pipeline.evaluation.states import read_states
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.training.rows import TrainingData

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.measure import BASE, Arm, measure
-from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.measure import Arm, measure
+from composer_pipeline.evaluation.results import BASE, read_results
 from composer_pipeline.evaluation.states import read_states, rows_of
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.recipe import TrainingRecipe

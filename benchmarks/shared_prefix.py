@@ -21,10 +21,9 @@ from typing import Any
 import torch
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.rows import TrainingData
+from composer_pipeline.training.rows import TrainingData, build
 from trainers.trl.base_pass import score
 from trainers.trl.policy import Policy, load_base
 from trainers.trl.rows import Row, planned, rows_of

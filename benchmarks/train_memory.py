@@ -74,8 +74,8 @@ def measure(number: int, folder: Path) -> dict[str, float]:
     import trl  # noqa: F401 - loaded before the baseline is taken
     from transformers import AutoConfig, AutoTokenizer
 
-    from composer_pipeline.training.memory import ModelShape, loads_of, peak
     from composer_pipeline.training.models import resolve_model
+    from composer_pipeline.training.plan import ModelShape, loads_of, peak
     from composer_pipeline.training.recipe import TrainingRecipe
     from trainers.trl.policy import load_base
     from trainers.trl.rows import packed, windows_of

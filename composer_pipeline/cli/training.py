@@ -98,7 +98,7 @@ def _extended(run_dir: str, rounds: int | None, recipe: str) -> "TrainingRecipe 
 
 def _recipe(given: str, settings: Settings) -> str:
     # Without a choice of the user, one that this machine can train.
-    from composer_pipeline.training.devices import devices
+    from composer_pipeline.training.plan import devices
 
     if given or settings.train != Settings().train or devices():
         return given or settings.train

@@ -1,11 +1,27 @@
-"""``composer-pipeline train --plan``: what a run would need, and whether it fits.
+"""What a run needs and what the machine has: ``composer-pipeline train --plan``.
 
-Counting and timing happen in the trainer's own process (``trainers.trl.plan``).
+Rows are counted and steps timed in the trainer's own process (``trainers.trl.plan``).
+
+Predicted peak memory. Bytes kept for the backward pass are what autograd saves in transformers'
+Llama layers, counted term by term in :func:`kept_by_layer`; PyTorch's own count of saved tensors
+agrees within 0.1 % in seven settings (``tests/training/planning``). Short-lived tensors are read
+from the code of the losses. On the host the C allocator holds freed memory: a share fitted to the
+measurements of ``benchmarks/train_memory.py``. Not included: the interpreter, libraries, a CUDA
+context, and fragmentation on a device. Sharded layers (``ranks.sharding: fsdp2``) follow
+``trainers.trl.ranks`` and were not measured.
+
+Only NVIDIA devices are found, from ``CUDA_VISIBLE_DEVICES`` (taken at its word) or, without it,
+from ``nvidia-smi``, without loading torch. A CPU build of torch uses none.
 """
 
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,10 +30,445 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Report
 from composer_pipeline.training.events import run_process
-from composer_pipeline.training.memory import Memory
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import Planner, repo_root, validate
 from composer_pipeline.training.run import RECIPE, environment, prepare, write_recipe
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_QUERY = ("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator: its name in ``CUDA_VISIBLE_DEVICES``, and its memory in bytes if known."""
+
+    name: str
+    memory: int | None
+
+
+def devices(environ: Mapping[str, str] | None = None) -> list[Device]:
+    """Return the accelerators that this process may use, in torch's order; none on a CPU."""
+    environ = os.environ if environ is None else environ
+    if _cpu_build():
+        return []
+    found = _listed()
+    if VISIBLE not in environ:
+        return [Device(index, memory) for index, _, memory in found]
+    names = [name.strip() for name in environ[VISIBLE].split(",") if name.strip()]
+    if "-1" in names:  # what follows it is invisible
+        names = names[: names.index("-1")]
+    memory = {name: size for index, uuid, size in found for name in (index, uuid)}
+    return [Device(name, memory.get(name)) for name in names]
+
+
+def device_of_each(
+    replicas: int, available: list[Device], *, processes: int = 1
+) -> list[dict[str, str]]:
+    """Return the environment of each replica, which selects its devices; empty on a CPU."""
+    if not available:
+        return [{} for _ in range(replicas)]
+    needed = replicas * processes
+    if needed > len(available):
+        what, lower = f"{replicas} replicas need a device each", "diloco.replicas"
+        if processes > 1:
+            what = f"{replicas} x {processes} processes need a device each"
+            lower = "ranks.processes or diloco.replicas"
+        raise InputError(
+            f"recipe field {'ranks.processes' if processes > 1 else 'diloco.replicas'}: {what}, and"
+            f" {len(available)} {'is' if len(available) == 1 else 'are'} visible; lower"
+            f" {lower} or hide the devices with CUDA_VISIBLE_DEVICES="
+        )
+    names = [device.name for device in available[:needed]]
+    return [
+        {VISIBLE: ",".join(names[start : start + processes])}
+        for start in range(0, needed, processes)
+    ]
+
+
+def host_memory() -> int:
+    """Return the bytes of memory available on this machine."""
+    path = Path("/proc/meminfo")
+    lines = path.read_text(encoding="ascii").splitlines() if path.is_file() else []
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise InputError("/proc/meminfo does not say how much memory is available; give --memory-gib")
+
+
+def _cpu_build() -> bool:
+    try:
+        return importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return True
+
+
+def _listed() -> list[tuple[str, str, int]]:
+    # Index, uuid and bytes of each device; none without nvidia-smi.
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    answer = subprocess.run([program, *_QUERY], capture_output=True, text=True, check=False)
+    rows = (
+        [line.split(", ") for line in answer.stdout.splitlines()] if not answer.returncode else []
+    )
+    return [
+        (row[0], row[1], int(row[2]) * 2**20)
+        for row in rows
+        if len(row) == 3 and row[2].strip().isdigit()
+    ]
+
+
+@dataclass(frozen=True)
+class RowSize:
+    """A row of a channel as numbers of tokens."""
+
+    #: What packing counts; of a pair both sides.
+    size: int
+    #: Its longest prompt.
+    prompt: int
+    #: Each response that it adds to the forward.
+    responses: tuple[int, ...]
+    #: Positions whose log-probability counts.
+    selected: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """One forward: ``rows`` sequences of ``width`` tokens, padding included."""
+
+    channel: str
+    rows: int
+    width: int
+    selected: int
+    #: Some sequences are shorter than ``width``.
+    padded: bool
+    #: The forward samples answers.
+    cache: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the forward, padding included."""
+        return self.rows * self.width
+
+
+def load_of(channel: str, rows: Sequence[RowSize]) -> Load:
+    """Return the forward of a micro-batch."""
+    lengths = [row.prompt + n for row in rows for n in row.responses]
+    width = max(lengths)
+    if channel == "grpo":  # prompts padded on the left, answers on the right
+        answers = max(n for row in rows for n in row.responses)
+        width = max(row.prompt for row in rows) + answers
+    padded = any(length != width for length in lengths)
+    return Load(channel, len(lengths), width, sum(row.selected for row in rows), padded)
+
+
+def loads_of(recipe: TrainingRecipe, batches: dict[str, list[list[RowSize]]]) -> list[Load]:
+    """Return every distinct forward of a run, given each channel's micro-batches."""
+    found = {load_of(channel, batch) for channel, many in batches.items() for batch in many}
+    grpo = recipe.channels.grpo
+    if "grpo" in batches and grpo.sampled:
+        prompt = max(row.prompt for batch in batches["grpo"] for row in batch)
+        width = prompt + recipe.data.max_completion_tokens
+        rows = grpo.group_size
+        found.add(Load("grpo", rows, width, rows, padded=True, cache=True))
+    return sorted(found, key=lambda load: (load.channel, load.tokens))
+
+
+def assumed_rows(recipe: TrainingRecipe, channel: str) -> list[RowSize]:
+    """Return the rows of one step where none can be counted: each as long as the recipe allows."""
+    prompt, answer = recipe.data.max_prompt_tokens, recipe.data.max_completion_tokens
+    one = RowSize(prompt + answer, prompt, (answer,), answer)
+    many = recipe.channels.rows_per_step()[channel]
+    if channel == "dpo":
+        return [RowSize(2 * one.size, prompt, (answer, answer), 2 * answer)] * many
+    return [one] * (many * recipe.channels.grpo.group_size if channel == "grpo" else many)
+
+
+#: Model types whose layers have the parts that are counted here.
+KNOWN = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+#: With a norm on each head's query and key.
+_QK_NORM = ("qwen3",)
+#: With a bias on query, key and value.
+_QKV_BIAS = ("qwen2",)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a model: H hidden, I intermediate, V vocabulary."""
+
+    hidden: int
+    layers: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool
+    qk_norm: bool = False
+    qkv_bias: bool = False
+
+    @staticmethod
+    def load(path: Path) -> "ModelShape":
+        """Read a config.json, given its path or the model's folder."""
+        path = path / "config.json" if path.is_dir() else path
+        try:
+            config: Any = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"model config {path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InputError(f"model config {path} is not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise InputError(f"model config {path} is not a JSON object")
+        kind = config.get("model_type")
+        if kind not in KNOWN:
+            raise InputError(
+                f"model config {path}: memory of model_type {kind!r} is not predicted (known:"
+                f" {', '.join(KNOWN)}); train with a small micro_batch_tokens and read"
+                " peak_memory_mib in metrics.jsonl"
+            )
+        try:
+            heads, hidden = config["num_attention_heads"], config["hidden_size"]
+            return ModelShape(
+                hidden=hidden,
+                layers=config["num_hidden_layers"],
+                intermediate=config["intermediate_size"],
+                heads=heads,
+                kv_heads=config.get("num_key_value_heads") or heads,
+                head_dim=config.get("head_dim") or hidden // heads,
+                vocabulary=config["vocab_size"],
+                tied=bool(config.get("tie_word_embeddings", False)),
+                qk_norm=kind in _QK_NORM,
+                qkv_bias=kind in _QKV_BIAS or bool(config.get("attention_bias")),
+            )
+        except KeyError as error:
+            raise InputError(f"model config {path} has no {error.args[0]}") from error
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Linear maps of a layer: name to (inputs, outputs)."""
+        h, i, kv = self.hidden, self.intermediate, self.kv_heads * self.head_dim
+        q = self.heads * self.head_dim
+        return {
+            "q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h),
+            "gate_proj": (h, i), "up_proj": (h, i), "down_proj": (i, h),
+        }  # fmt: skip
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of the linear maps of one layer."""
+        return sum(a * b for a, b in self.linears.values())
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        h, kv = self.hidden, self.kv_heads * self.head_dim
+        small = 2 * h + 2 * self.head_dim * self.qk_norm
+        bias = (self.heads * self.head_dim + 2 * kv) * self.qkv_bias
+        embeddings = self.vocabulary * h * (1 if self.tied else 2)
+        return embeddings + self.layers * (self.layer_parameters + small + bias) + h
+
+    def targets(self, recipe: TrainingRecipe) -> list[str]:
+        """Return the linear maps of a layer that have an adapter."""
+        given = recipe.lora.targets
+        return [n for n in self.linears if recipe.lora.r and (given == "all-linear" or n in given)]
+
+    def trained(self, recipe: TrainingRecipe) -> int:
+        """Return the parameters that a recipe trains."""
+        if not recipe.lora.r:
+            return self.parameters
+        pairs = (self.linears[name] for name in self.targets(recipe))
+        return self.layers * recipe.lora.r * sum(a + b for a, b in pairs)
+
+
+#: Bytes of optimizer state for each trained parameter; Adafactor's rows and columns are small.
+#: Muon needs 4 for a matrix of a layer and AdamW's 8 for embeddings: the larger is taken.
+OPTIMIZER = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0, "muon": 8}
+#: Positions that a loss projects at once, and TRL's tile (``trl.kernels.chunked_logprob``).
+LOGPS_CHUNK, FUSED_CHUNK, TILE_TOKENS, TILE_VOCABULARY = 256, 64, 4096, 32768
+#: float32 copies of a chunk's logits that the divergence holds, forward and gradient together.
+DIVERGENCE_COPIES = 8
+#: Bytes an element that TRL's tile costs beside itself, without Triton and with it.
+TILE_HOST, TILE_DEVICE = 29, 0
+#: Bytes that glibc holds beside live tensors, as a share of them: fitted, host only.
+HOST_ALLOCATOR = 0.5
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the peak; ``worst`` is the channel whose micro-batch causes it."""
+
+    weights: int
+    adapter: int
+    gradients: int
+    optimizer: int
+    teacher: int
+    measured_gradients: int
+    activations: int
+    passing: int
+    logits: int
+    allocator: int
+    worst: str
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, int]:
+        """Return bytes by part."""
+        return {name: value for name, value in asdict(self).items() if name != "worst"}
+
+
+def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device: bool) -> Memory:
+    """Return the memory of one process of a replica at its heaviest micro-batch.
+
+    On a ``device`` TRL's head runs in Triton.
+    """
+    lora = recipe.lora.r > 0
+    trained = shape.trained(recipe) if lora else _cut(shape, recipe)
+    sdpo = recipe.channels.sdpo
+    teacher = 0
+    if "sdpo" in recipe.channels.weights():
+        copies = {"frozen": not lora, "ema": True, "live": False}
+        teacher = 4 * trained if copies[sdpo.teacher] else 0
+    # Independent of the micro-batch.
+    static = {
+        "weights": (_cut(shape, recipe) + _gathered(shape, recipe))
+        * (2 if _half(recipe) and lora else 4),
+        "adapter": 4 * trained if lora else 0,
+        "gradients": 4 * trained,
+        "optimizer": OPTIMIZER[recipe.optimizer] * trained,
+        "teacher": teacher,
+        "measured_gradients": 4 * trained * (len(recipe.channels.weights()) - 1),
+    }
+    moving = [(_moving(shape, recipe, load, device=device), load.channel) for load in loads]
+    (activations, passing, logits), worst = max(moving, key=lambda one: sum(one[0]))
+    live = sum(static.values()) + activations + passing + logits
+    kept = 0 if device else int(HOST_ALLOCATOR * live)
+    return Memory(
+        **static,
+        activations=activations,
+        passing=passing,
+        logits=logits,
+        allocator=kept,
+        worst=worst,
+    )
+
+
+def _cut(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    # With fsdp2 a process keeps its shard of the layers.
+    layers, ranks = shape.layers * shape.layer_parameters, recipe.ranks
+    parts = ranks.processes if ranks.sharding == "fsdp2" else 1
+    return shape.parameters - layers + -(-layers // parts)
+
+
+def _gathered(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    # Two sharded layers are whole at a time: one in use, one prefetched.
+    several = recipe.ranks.sharding == "fsdp2" and recipe.ranks.processes > 1
+    return min(2, shape.layers) * shape.layer_parameters if several else 0
+
+
+def kept_on_disk(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    """Return the bytes of a replica's checkpoint: parameters, optimizer and averaged teacher."""
+    averaged = "sdpo" in recipe.channels.weights() and recipe.channels.sdpo.teacher == "ema"
+    return shape.trained(recipe) * (4 + OPTIMIZER[recipe.optimizer] + 4 * averaged)
+
+
+def _moving(
+    shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool
+) -> tuple[int, int, int]:
+    """Return bytes of the activations kept for backward, of short-lived tensors and of the loss."""
+    if load.cache:
+        width = 2 if _half(recipe) else 4
+        cache = 2 * shape.layers * shape.kv_heads * shape.head_dim * width
+        return 0, load.tokens * cache, load.rows * shape.vocabulary * 4 * 3
+    layer = kept_by_layer(shape, recipe, load)
+    width = 2 if _half(recipe) else 4
+    full_half = _half(recipe) and not recipe.lora.r
+    # The last norm, and the second factor of its weight's gradient where that is trained.
+    ends = 4 * shape.hidden * (2 if not recipe.lora.r else int(recipe.activation_checkpointing))
+    stream = shape.hidden * (4 if full_half else width)
+    # Backward of a gated MLP holds the gradients of its product, gate and up at once.
+    passing = load.tokens * (4 * shape.intermediate * width + 3 * shape.hidden * 4)
+    copies = 2 * _cast_parameters(shape, recipe)
+    if recipe.activation_checkpointing:
+        kept = load.tokens * (shape.layers * stream + ends)
+        passing += layer + copies // shape.layers
+        copies = 0
+    else:
+        kept = shape.layers * layer + load.tokens * ends
+    return kept + copies, passing, _logits(shape, recipe, load, device=device)
+
+
+def kept_by_layer(shape: ModelShape, recipe: TrainingRecipe, load: Load) -> int:
+    """Return the bytes that one layer keeps for its backward.
+
+    A layer of Llama keeps for each token: the input of both norms in float32 with one number each;
+    query, key, value and the attention's result with its log-sum; the MLP's gate, its activation
+    and the up projection. A trained linear map or an adapter also keeps its input; under autocast
+    each map casts that input separately.
+    """
+    h, i, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
+    kv = shape.kv_heads * shape.head_dim
+    half, r = _half(recipe), recipe.lora.r
+    b = 2 if half else 4
+    norms = 2 * (4 * h + 4)
+    if shape.qk_norm:
+        norms += 4 * (q + kv) + 4 * (shape.heads + shape.kv_heads)
+    if not r:  # the norms' weights are trained: the second factor of their gradients
+        norms += 2 * 4 * h + (4 * (q + kv) if shape.qk_norm else 0)
+    attention = b * (2 * q + 2 * kv) + 4 * shape.heads
+    if load.padded:  # a mask: transformers repeats keys and values for each query head
+        attention += b * 2 * (q - kv)
+        attention += b * load.width  # one row of the mask in the attention's own precision
+    if recipe.attention == "eager":
+        attention += load.width * shape.heads * (b + 4)
+    mlp = 3 * b * i
+    inputs = _inputs(shape, recipe, b)
+    inputs += b * r * len(shape.targets(recipe))  # what an adapter's second factor reads
+    return load.tokens * (norms + attention + mlp + inputs)
+
+
+def _inputs(shape: ModelShape, recipe: TrainingRecipe, b: int) -> int:
+    # Bytes a token of inputs that linear maps keep beyond what is kept anyway.
+    h, i, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
+    at = set(shape.targets(recipe)) if recipe.lora.r else set(shape.linears)
+    attention, mlp = at & {"q_proj", "k_proj", "v_proj"}, at & {"gate_proj", "up_proj"}
+    if not _half(recipe):
+        # Maps that read one tensor share it; the attention's result is kept anyway.
+        return b * (h * bool(attention) + h * bool(mlp) + i * ("down_proj" in at))
+    copies = h * (len(attention) + len(mlp)) + i * ("down_proj" in at)
+    if recipe.lora.r:  # PEFT goes through float32, so that nothing is shared
+        return b * (copies + q * ("o_proj" in at))
+    return b * copies
+
+
+def _cast_parameters(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    # Parameters of which autocast keeps a bf16 copy.
+    if not _half(recipe):
+        return 0
+    return shape.trained(recipe) if recipe.lora.r else shape.layers * shape.layer_parameters
+
+
+def _logits(shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool) -> int:
+    # Bytes of a loss between forward and backward.
+    v, b = shape.vocabulary, 2 if _half(recipe) else 4
+    head = 4 * v * shape.hidden if not recipe.lora.r else 0
+    if load.channel == "grpo":
+        # On the host TRL projects every position, on a device only those of answers.
+        positions = load.selected if device else load.tokens
+        tile = min(positions, TILE_TOKENS) * min(v, TILE_VOCABULARY)
+        return head + tile * (b + (TILE_DEVICE if device else TILE_HOST))
+    if load.channel == "sdpo":
+        chunk = min(load.selected, FUSED_CHUNK) * v * 4 * DIVERGENCE_COPIES
+        return head + chunk + load.selected * shape.hidden * 3 * b
+    # The log-probabilities keep float32 logits of each selected token until backward.
+    chunk = min(load.selected, LOGPS_CHUNK) * v
+    return head + load.selected * v * 4 + chunk * (3 * 4 + (b if b == 2 else 0))
+
+
+def _half(recipe: TrainingRecipe) -> bool:
+    return recipe.dtype == "bf16"
 
 
 @dataclass(frozen=True)

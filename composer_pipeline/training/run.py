@@ -20,11 +20,11 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import make_folder, replace
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.training.build_rows import require_rows
 from composer_pipeline.training.events import read, run_process
 from composer_pipeline.training.models import SMOLLM2
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import Merger, Trainer, repo_root, validate
+from composer_pipeline.training.rows import require_rows
 from composer_pipeline.training.runs import fingerprint, set_aside
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"

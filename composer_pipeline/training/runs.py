@@ -246,7 +246,7 @@ def require_continues(recipe: TrainingRecipe, base: str, rows: str) -> TrainingR
 
 #: Code of the library that affects the result of a training, relative to its folder.
 LIBRARY = (
-    "losses", "diloco", "training/rows.py", "training/build_rows.py", "training/windows.py",
+    "losses", "diloco", "training/rows.py", "training/windows.py",
     "training/chat_template.py", "training/window_text.py", "training/rewards.py",
     "training/models.py",
 )  # fmt: skip

@@ -11,7 +11,7 @@ from composer_pipeline.cli.training import _recipe
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.training import write_dataset
-from composer_pipeline.training.devices import Device
+from composer_pipeline.training.plan import Device
 from tests.places import ROOT
 
 CONFIG = str(ROOT / "tests" / "fixtures" / "configs" / "smollm2-135m.json")
@@ -111,7 +111,7 @@ def test_without_a_gpu_the_recipe_for_a_cpu_is_taken(
     monkeypatch, capsys, given, own, gpus, taken, told
 ):
     monkeypatch.setattr(
-        "composer_pipeline.training.devices.devices",
+        "composer_pipeline.training.plan.devices",
         lambda: [Device(str(n), 1) for n in range(gpus)],
     )
     settings = Settings(train=own) if own else Settings()

@@ -9,14 +9,22 @@ from pydantic import ValidationError
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import READ, call, prompt, tiny_recipe, write_dataset
-from composer_pipeline.training.build_rows import Prompt, build, pair_of, require_rows
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
-from composer_pipeline.training.rows import Pair, TrainingData, loss_factors, tables_of
+from composer_pipeline.training.rows import (
+    Pair,
+    Prompt,
+    TrainingData,
+    build,
+    loss_factors,
+    pair_of,
+    require_rows,
+    tables_of,
+)
 from composer_pipeline.training.window_text import Dropped, action_message
 from composer_pipeline.training.windows import Windows
 
-build_module = sys.modules["composer_pipeline.training.build_rows"]
+build_module = sys.modules["composer_pipeline.training.rows"]
 
 
 def pair(windows, row):

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.devices import Device, device_of_each, devices, host_memory
+from composer_pipeline.training.plan import Device, device_of_each, devices, host_memory
 
 SMI = "#!/bin/sh\necho '0, GPU-aa, 24564'\necho '1, GPU-bb, 81559'\n"
 

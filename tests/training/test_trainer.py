@@ -112,7 +112,7 @@ def test_a_missing_module_names_the_install_line(monkeypatch):
 def test_training_imports_no_heavy_module():
     code = (
         "import sys\n"
-        "from composer_pipeline.training import build_rows, models, recipe, registry\n"
+        "from composer_pipeline.training import models, recipe, registry, rows\n"
         "from composer_pipeline.training import rewards, run\n"
         "from composer_pipeline.evaluation import evaluate\n"
         "import trainers.trl.__main__\n"

@@ -35,14 +35,13 @@ from composer_pipeline.files import make_folder, out_of_space, writing
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training import events
-from composer_pipeline.training.build_rows import build, require_rows, rows_of_tables
-from composer_pipeline.training.devices import device_of_each, devices
 from composer_pipeline.training.events import run_process
 from composer_pipeline.training.model_card import CARD, card
 from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.plan import device_of_each, devices
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import repo_root, validate
-from composer_pipeline.training.rows import TrainingData
+from composer_pipeline.training.rows import TrainingData, build, require_rows, rows_of_tables
 from composer_pipeline.training.run import (
     CHECKPOINT,
     DATA,

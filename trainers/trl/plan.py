@@ -18,23 +18,26 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import make_folder
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.parent import end_with_parent
-from composer_pipeline.training.build_rows import build, require_rows
-from composer_pipeline.training.devices import device_of_each, devices, host_memory
 from composer_pipeline.training.events import line
-from composer_pipeline.training.memory import (
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.plan import (
+    GIB,
+    RUNTIME,
     Memory,
     ModelShape,
     RowSize,
     assumed_rows,
+    device_of_each,
+    devices,
+    host_memory,
     kept_on_disk,
     loads_of,
     peak,
+    require_fit,
 )
-from composer_pipeline.training.models import load_tokenizer, resolve_model
-from composer_pipeline.training.plan import GIB, RUNTIME, require_fit
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
-from composer_pipeline.training.rows import CHANNELS, TrainingData
+from composer_pipeline.training.rows import CHANNELS, TrainingData, build, require_rows
 from composer_pipeline.training.run import DATA
 from composer_pipeline.training.runs import alone
 from trainers.trl.rows import packed, planned, rows_of, windows_of

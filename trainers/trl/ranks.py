@@ -34,7 +34,7 @@ from composer_pipeline.diloco.supervisor import (
     supervised,
 )
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.devices import VISIBLE
+from composer_pipeline.training.plan import VISIBLE
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs import file_digest
 from trainers.trl.rows import backbone_and_head

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.losses.divergence import LogitTransform
-from composer_pipeline.training.memory import RowSize
+from composer_pipeline.training.plan import RowSize
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import CHANNELS, SomeRows, TrainingData, bytes_of
 

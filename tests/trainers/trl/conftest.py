@@ -6,9 +6,9 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset, write_tiny_model
-from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import build
 from composer_pipeline.training.run import DATA, RECIPE, prepare, report
 from tests.trainers.trl import toy
 

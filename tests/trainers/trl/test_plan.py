@@ -7,8 +7,7 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.memory import RowSize
-from composer_pipeline.training.plan import plan
+from composer_pipeline.training.plan import RowSize, plan
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 from trainers.trl import plan as planner
@@ -143,7 +142,7 @@ def test_more_replicas_than_devices_are_refused(lake, tiny_model, tmp_path, caps
 
 
 def planner_device(name, gib):
-    from composer_pipeline.training.devices import Device
+    from composer_pipeline.training.plan import Device
 
     return Device(name, gib * 2**30)
 

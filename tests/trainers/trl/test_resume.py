@@ -16,7 +16,7 @@ from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.store import ObjectStore
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.memory import ModelShape, kept_on_disk
+from composer_pipeline.training.plan import ModelShape, kept_on_disk
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grade
 from composer_pipeline.training.run import write_recipe

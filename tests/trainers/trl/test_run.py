@@ -23,8 +23,8 @@ from composer_pipeline.evaluation.evaluate import evaluate
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import publish_model
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
-from composer_pipeline.training.build_rows import Prompt, pair_of
 from composer_pipeline.training.models import load_tokenizer
+from composer_pipeline.training.rows import Prompt, pair_of
 from composer_pipeline.training.run import (
     TrainReport,
     held_out_losses,

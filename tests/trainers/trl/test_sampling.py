@@ -214,7 +214,7 @@ def test_zero_variance_groups_are_kept_where_the_model_answers(
 ):
     from composer_pipeline.lake.store import Lake
     from composer_pipeline.testing.training import write_dataset
-    from composer_pipeline.training.build_rows import build
+    from composer_pipeline.training.rows import build
 
     other = Lake(tmp_path / "lake")
     write_dataset(other, rows=4)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.memory import (
+from composer_pipeline.training.plan import (
     KNOWN,
     Load,
     ModelShape,
@@ -14,8 +14,8 @@ from composer_pipeline.training.memory import (
     kept_by_layer,
     loads_of,
     peak,
+    require_fit,
 )
-from composer_pipeline.training.plan import require_fit
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 

@@ -18,7 +18,6 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.testing.training import READ, call
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.training.build_rows import Prompt
 from composer_pipeline.training.chat_template import (
     ChatTemplate,
     _probes,
@@ -27,6 +26,7 @@ from composer_pipeline.training.chat_template import (
 )
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
+from composer_pipeline.training.rows import Prompt
 from composer_pipeline.training.window_text import Dropped, action_message
 from composer_pipeline.training.windows import Windows
 

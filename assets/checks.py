@@ -105,8 +105,7 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
 
     Not blocking: whether to train on such pairs is a person's decision.
     """
-    from composer_pipeline.preferences.quality import measured_on_dataset
-    from composer_pipeline.preferences.quality_views import separability_figure
+    from composer_pipeline.preferences.quality import measured_on_dataset, separability_figure
 
     rules = recipes.rules()
     found = measured_on_dataset(lake.open(), rules)

@@ -81,7 +81,7 @@ def quality_numbers(quality: "Quality") -> dict[str, float | None]:
 
 def quality_pictures(quality: "Quality", rules: "PreferenceRules") -> dict[str, Any]:
     """Return the statistics that are pictures, tables and sentences."""
-    from composer_pipeline.preferences.quality_views import (
+    from composer_pipeline.preferences.quality import (
         agreement_figure,
         agreement_table,
         alpha_table,

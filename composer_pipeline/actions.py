@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -62,6 +62,15 @@ def action_text(messages: Sequence[Any]) -> str:
             for call in message.get("tool_calls") or ()
         ]
     return "\n".join(parts)
+
+
+def chat_calls(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (tool, arguments) of each call of messages in chat form."""
+    return [
+        (call["function"]["name"], call["function"]["arguments"])
+        for message in messages
+        for call in message.get("tool_calls") or ()
+    ]
 
 
 def _call(tool: str, given: Mapping[str, Any]) -> str:

@@ -98,8 +98,7 @@ def statistics(
         rules: preference recipe (COMPOSER_PREFERENCES).
         verbose: print every figure, by tool and by pair of raters.
     """
-    from composer_pipeline.preferences.quality import ALL, write_statistics
-    from composer_pipeline.preferences.quality_views import verdicts
+    from composer_pipeline.preferences.quality import ALL, verdicts, write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)

@@ -27,8 +27,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.eligibility import Reply
-from composer_pipeline.preferences.pairs import drop, reply_age
+from composer_pipeline.preferences.eligibility import Reply, reply_age
+from composer_pipeline.preferences.pairs import drop
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote import Vote
 

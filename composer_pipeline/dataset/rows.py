@@ -17,9 +17,8 @@ from composer_pipeline.dataset.consent import AGENT, UNKNOWN, Answer, Terms, ans
 from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import PICO
-from composer_pipeline.preferences.eligibility import Reply
+from composer_pipeline.preferences.eligibility import Reply, is_usable, reply_age
 from composer_pipeline.preferences.hints import recoveries, succeeded
-from composer_pipeline.preferences.pairs import reply_age
 from composer_pipeline.preferences.vote import Vote, vote
 from composer_pipeline.states.state import TraceState, draw
 from composer_pipeline.training.windows import RowCutter
@@ -209,7 +208,7 @@ def answers_of_day(lake: Lake, day: str) -> dict[str, dict[str, Row]]:
     found: dict[str, dict[str, Row]] = {}
     rows = lake.rows("replies", days=[day], columns=_READ)
     for row in sorted(rows, key=lambda row: (row["teacher"], reply_age(row))):
-        if row["status"] == "ok" and row["action"] is not None:
+        if is_usable(row):
             found.setdefault(row["state_id"], {})[row["teacher"]] = row
     return found
 

@@ -39,7 +39,8 @@ from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import Withdrawn
 from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions, is_strong
-from composer_pipeline.preferences.pairs import cost_of_states, drop, usable_replies
+from composer_pipeline.preferences.eligibility import read_replies, reply_costs, usable_replies
+from composer_pipeline.preferences.pairs import drop
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress
 from composer_pipeline.states.load import StatesOnDemand
@@ -224,13 +225,14 @@ class Gathering:
 
     def _states(self, day: str) -> None:
         """Add the rows of a day's states, and show them to the selection and the links."""
-        replies = usable_replies(self._lake, day)
+        bought = read_replies(self._lake, day)
+        replies = usable_replies(bought)
         hints = {row["state_id"]: row for row in self._lake.rows("hints", days=[day])}
         if not replies and not hints:
             return
         held = StatesOnDemand(self._lake, [day], kept=0)
         tools = Toolsets(self._lake, held.states)
-        inputs = DayInputs(replies, cost_of_states(self._lake, day), hints, tools)
+        inputs = DayInputs(replies, reply_costs(bought), hints, tools)
         answers = answers_of_day(self._lake, day)
         drops = self.answers[day]
         for states in _sessions(held):

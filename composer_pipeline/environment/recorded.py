@@ -22,9 +22,9 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.schema import DATASETS
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.actions.canonical import Level
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.hints import succeeded
-from composer_pipeline.preferences.vote import situation_of
+from composer_pipeline.preferences.vote import context_of
 from composer_pipeline.states.load import Path, whole_sessions
 from composer_pipeline.states.state import Message, TraceState
 from composer_pipeline.training.rewards import action_match
@@ -44,7 +44,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     wanted: tuple[ToolCall, ...]
     #: Their recorded results; empty where the teachers agreed on an action that was not recorded.
     results: tuple[str, ...]
-    situation: Situation
+    situation: ActionContext
 
 
 def turns_of(
@@ -72,7 +72,7 @@ def _turn(
     messages: Sequence[Message], state: TraceState, agreed: Action | None, student: str
 ) -> tuple[Turn | None, bool]:
     # The state as a turn, and whether the trace ends with it.
-    situation = situation_of(state)
+    situation = context_of(state)
     recorded = _on_wire(state.action)
     if agreed is not None and level(agreed, recorded, situation).level > EQUAL:
         if not agreed.tool_calls:

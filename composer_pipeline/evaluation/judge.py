@@ -10,7 +10,7 @@ from composer_pipeline.actions import ERROR_PREFIX, Action
 from composer_pipeline.chat.convert import ArgumentCheck, parse_reply_message
 from composer_pipeline.evaluation.states import Row
 from composer_pipeline.preferences.actions.canonical import Level
-from composer_pipeline.preferences.actions.levels import KnownFiles, Situation, level
+from composer_pipeline.preferences.actions.levels import ActionContext, KnownFiles, level
 from composer_pipeline.preferences.actions.shell_parse import Place
 from composer_pipeline.preferences.vote import home_of
 from composer_pipeline.training.chat_template import AnswerReader
@@ -104,9 +104,9 @@ def _calls(action: Action) -> list[str]:
     return [json.dumps([c.name, c.arguments], sort_keys=True) for c in action.tool_calls]
 
 
-def situation_of_chat(messages: Sequence[Mapping[str, Any]], cwd: str) -> Situation:
-    """Return the situation of a chat prompt; files are rebuilt from the prompt on first use."""
-    return Situation(Place(cwd, home_of(cwd)), KnownFiles([_blocks(m) for m in messages]))
+def situation_of_chat(messages: Sequence[Mapping[str, Any]], cwd: str) -> ActionContext:
+    """Return the action context of a chat prompt; files are rebuilt on first use."""
+    return ActionContext(Place(cwd, home_of(cwd)), KnownFiles([_blocks(m) for m in messages]))
 
 
 def _blocks(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,14 @@
 """A session as ATIF 1.8 trajectories (Agent Trajectory Interchange Format).
 
-Belongs here: steps in ATIF's fields. Does not belong here: files (``interchange.write``).
+What ATIF has no field for is in ``extra``. To rebuild a prompt from the steps before its step: join
+adjacent texts of one side by an empty line, and adjacent agent steps to one message if the first
+has no call or no ``observation``; answer calls in their order, begin a result whose
+``extra.is_error`` is true with ``[tool error] ``, and answer a call without a result with
+``[no result: interrupted]``.
 
-What ATIF has no field for is in ``extra``: the state of a step (``state_id``), how faithful its
-prompt is (``fidelity``), what the trace says became of it, where the system prompt and the tool
-schemas come from. A prompt is rebuilt from the steps before its step: texts of one side that
-stand together are joined by an empty line, calls are answered in their order, a result whose
-``extra.is_error`` is true begins with ``[tool error] ``, and a call without a result is answered
-``[no result: interrupted]``. Agent steps that stand together are one message where the first has
-no call, or no ``observation``.
-
-A path that was compacted or cleared goes on in the document that ``continued_trajectory_ref``
-names; a branch that the user abandoned is a document of its own, listed in ``extra.branches``.
-What such a document repeats of another is marked ``is_copied_context``.
+A path that was compacted or cleared continues in the document of ``continued_trajectory_ref``; an
+abandoned branch is a document of its own, listed in ``extra.branches``. What a document repeats of
+another is marked ``is_copied_context``.
 """
 
 from collections import Counter
@@ -21,7 +17,7 @@ from typing import Any
 
 from composer_pipeline.chat.convert import offered_tools
 from composer_pipeline.chat.tools import Toolset, Toolsets
-from composer_pipeline.exporting.steps import Call, Line, Step, lines_of
+from composer_pipeline.exporting.steps import PathSteps, SessionStep, StepCall, path_steps
 from composer_pipeline.money import to_usd
 from composer_pipeline.states.load import WholeSession
 from composer_pipeline.states.state import TraceState
@@ -45,15 +41,11 @@ Document = dict[str, Any]
 def documents(
     session: WholeSession, name: str, tools: Toolsets, paid: Mapping[str, int]
 ) -> dict[str, Document]:
-    """Return the session's documents by the names of their files, without an ending.
+    """Return the session's documents by file name without suffix; the first is called ``name``.
 
-    Args:
-        session: the session.
-        name: what its first file is called.
-        tools: the tools of its states.
-        paid: state to what its replies cost, in picodollars.
+    ``paid`` is state id to the cost of its replies, in picodollars.
     """
-    by_agent = {agent: lines_of(paths) for agent, paths in sorted(session.paths.items())}
+    by_agent = {agent: path_steps(paths) for agent, paths in sorted(session.paths.items())}
     rows = {row["agent_id"]: row for row in session.rows}
     main = by_agent.pop("", [])
     found = _of_agent(session, main, name, "", tools, paid)
@@ -79,13 +71,13 @@ def documents(
 
 def _of_agent(
     session: WholeSession,
-    lines: list[Line],
+    lines: list[PathSteps],
     name: str,
     agent: str,
     tools: Toolsets,
     paid: Mapping[str, int],
 ) -> dict[str, Document]:
-    """Return the documents of one trajectory, the first by the given name."""
+    """Return the documents of one trajectory, the first with the given name."""
     marks = {"start": "", "continuation": "cont-", "branch": "branch-"}
     counts: Counter[str] = Counter()
     names = []
@@ -112,7 +104,7 @@ def _of_agent(
 
 
 def _document(
-    session: WholeSession, line: Line, name: str, tools: Toolsets, paid: Mapping[str, int]
+    session: WholeSession, line: PathSteps, name: str, tools: Toolsets, paid: Mapping[str, int]
 ) -> Document:
     states = line.states
     offered = tools.of(states[0])
@@ -121,7 +113,7 @@ def _document(
         for n, (step, copied) in enumerate(zip(line.steps, line.copied, strict=True), start=1)
     ]
     if line.kind != "start":
-        # The system prompt was there before.
+        # The first document has the system prompt already.
         steps[0]["is_copied_context"] = True
     models = Counter(state.model for state in states if state.model)
     agent: Document = {
@@ -152,7 +144,7 @@ def _document(
 
 def _step(
     number: int,
-    step: Step,
+    step: SessionStep,
     copied: bool,
     offered: Toolset,
     tools: Toolsets,
@@ -179,7 +171,7 @@ def _step(
     return made
 
 
-def _results(calls: Iterable[Call]) -> Iterable[Document]:
+def _results(calls: Iterable[StepCall]) -> Iterable[Document]:
     for call in calls:
         if call.result is not None:
             result: Document = {"source_call_id": call.id, "content": call.result}
@@ -220,7 +212,7 @@ def _final(states: list[TraceState], steps: int, paid: Mapping[str, int]) -> Doc
 
 
 def _refer(step: Document, call: str, trajectory: str, session_id: str) -> None:
-    """Point from the result of the call that started a subagent to its trajectory."""
+    """Refer from the result of the call that started a subagent to its trajectory."""
     reference = {"trajectory_id": trajectory, "session_id": session_id}
     results = step.setdefault("observation", {"results": []})["results"]
     mine = next((r for r in results if r["source_call_id"] == call), None)

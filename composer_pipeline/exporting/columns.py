@@ -1,7 +1,4 @@
-"""The columns of each format, and the rows of the dataset in them, one at a time.
-
-Belongs here: which rows a format has and their columns. Does not belong here: files
-(``preferences.export.write``) and ShareGPT's words (``preferences.export.sharegpt``).
+"""The dataset as rows of a kind of training, and the writing of them, one row at a time.
 
 ========= ========================================================================
 format    a row
@@ -14,8 +11,7 @@ sdpo      a state, the agent's action and what was wrong: ``prompt``, ``completi
 sharegpt  a pair as a conversation, for LLaMA-Factory: JSON lines
 ========= ========================================================================
 
-Messages are ``list<arrow.json>``, as in the lake; ``datasets`` reads them and TRL trains on
-them without glue. Minority answers of teachers are in no format.
+Messages are ``list<arrow.json>``, as in the lake; ``datasets`` reads them and TRL trains on them.
 """
 
 import json
@@ -61,7 +57,7 @@ OF_PAIRS = ("dpo", "kto", "sharegpt")
 FORMATS = (*COLUMNS, "sharegpt")
 
 
-def rows_of(
+def _rows(
     lake: Lake,
     form: str,
     rules: PreferenceRules,
@@ -70,19 +66,14 @@ def rows_of(
     sampled: Iterable[Row] | None,
     full_arguments: bool,
 ) -> Iterator[Row]:
-    """Yield the rows of a format; count what is left out, by reason.
-
-    Args:
-        lake: its ``dataset_*`` tables are read a row group at a time.
-        form: one of :data:`FORMATS`.
-        rules: for the contamination of states without a pair.
-        left: gets the counts.
-        sampled: pairs in place of the dataset's.
-        full_arguments: allow hints that hold every argument of the teachers' action.
-    """
+    """Yield the rows of a format; count in ``left`` what is left out, by reason."""
     if form in OF_PAIRS:
         for row in _pairs(lake) if sampled is None else sampled:
-            yield from _sides(row) if form == "kto" else (row,)
+            if form == "kto":
+                yield {**row, "completion": row["chosen"], "label": True}
+                yield {**row, "completion": row["rejected"], "label": False}
+            else:
+                yield row
     elif form == "sft":
         yield from _sft(lake, rules, left)
     else:
@@ -95,43 +86,38 @@ def _pairs(lake: Lake) -> Iterator[Row]:
         yield {**row, "weight": weight, "student": row["student"] or RECORDED}
 
 
-def _sides(row: Mapping[str, Any]) -> Iterable[Row]:
-    for side, label in (("chosen", True), ("rejected", False)):
-        yield {**row, "completion": row[side], "label": label}
-
-
 def _sft(lake: Lake, rules: PreferenceRules, left: Counter[str]) -> Iterator[Row]:
     """Yield the teachers' consensus at every state that has one, the agent's included."""
     columns = ["state_id", "reason", "contamination"]
     votes = {row["state_id"]: row for row in lake.iter_rows("votes", columns=columns)}
     for row in lake.iter_rows("dataset_groups"):
-        ballot = votes.get(row["state_id"], {})
-        found = ballot.get("contamination") or []
+        vote = votes.get(row["state_id"], {})
+        found = vote.get("contamination") or []
         action = rules.contamination.evidence if is_strong(found) else rules.contamination.by_name
         if found and action == "drop":
             left["contamination"] += 1
             continue
-        agrees = ballot.get("reason") in CONFIRMED
+        agrees = vote.get("reason") in CONFIRMED
         yield {**row, "completion": row["consensus"], "agrees_with_student": agrees}
 
 
 def _sdpo(lake: Lake, left: Counter[str], *, full_arguments: bool) -> Iterator[Row]:
     """Yield hints of the trace, then of the teachers' consensus, each with its leakage."""
     columns = ["state_id", "leakage"]
-    told = {row["state_id"]: row["leakage"] for row in lake.iter_rows("hints", columns=columns)}
+    leakage = {row["state_id"]: row["leakage"] for row in lake.iter_rows("hints", columns=columns)}
     for row in lake.iter_rows("dataset_hints"):
         yield {
             **row,
             "completion": row["action"],
             "privileged_context": row["hint"],
             "hint_source": row["source"],
-            "leakage": told.get(row["state_id"]),
+            "leakage": leakage.get(row["state_id"]),
             "simulated": False,
         }
     columns = ["session_id", "project"]
-    place = {r["session_id"]: r["project"] for r in lake.iter_rows("sessions", columns=columns)}
+    project = {r["session_id"]: r["project"] for r in lake.iter_rows("sessions", columns=columns)}
     for row in lake.iter_rows("dataset_pairs"):
-        cwd = place.get(row["session_id"]) or ""
+        cwd = project.get(row["session_id"]) or ""
         hint = consensus_hint(row, cwd=cwd, full_arguments=full_arguments)
         if hint is None:
             left["consensus_is_text"] += 1
@@ -148,16 +134,12 @@ def _sdpo(lake: Lake, left: Counter[str], *, full_arguments: bool) -> Iterator[R
 
 Turn = dict[str, str]
 
-#: Between two results, as LLaMA-Factory's own reader of OpenAI's messages has it.
+#: Between two results, as in LLaMA-Factory's own reader of OpenAI's messages.
 _BETWEEN = "\n</tool_response>\n<tool_response>\n"
 
 
 def conversation(row: Mapping[str, Any]) -> tuple[Row, str]:
-    """Return a pair in ShareGPT's columns, or the reason why it has no such form.
-
-    Args:
-        row: ``prompt``, ``chosen``, ``rejected`` and ``tools`` in chat form, and what is kept.
-    """
+    """Return a pair in ShareGPT's columns, or the reason why it has no such form."""
     system = "\n\n".join(m["content"] for m in row["prompt"] if m["role"] == "system")
     turns = _turns([m for m in row["prompt"] if m["role"] != "system"])
     sides = [turn["from"] in ("human", "observation") for turn in turns]
@@ -170,23 +152,8 @@ def conversation(row: Mapping[str, Any]) -> tuple[Row, str]:
         "rejected": rejected,
         "system": system,
         "tools": _json([tool["function"] for tool in row["tools"]]),
-        "split": row["split"],
-        "pair_id": row["pair_id"],
-        "session_id": row["session_id"],
+        **{name: row[name] for name in ("split", "pair_id", "session_id")},
     }, ""
-
-
-def dataset_info(files: Mapping[str, str]) -> dict[str, Any]:
-    """Return LLaMA-Factory's ``dataset_info.json``.
-
-    Args:
-        files: name of a dataset to its file.
-    """
-    columns = {name: name for name in ("chosen", "rejected", "system", "tools")} | {
-        "messages": "conversations"
-    }
-    one = {"formatting": "sharegpt", "ranking": True, "columns": columns}
-    return {name: {"file_name": file, **one} for name, file in files.items()}
 
 
 def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
@@ -200,17 +167,13 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
         elif role == "user" and after_result and last:
             last["value"] += f"\n\n{text}"
         elif calls := message.get("tool_calls"):
-            turns.append({"from": "function_call", "value": _json([_call(c) for c in calls])})
+            plain = [{name: c["function"][name] for name in ("name", "arguments")} for c in calls]
+            turns.append({"from": "function_call", "value": _json(plain)})
         else:
             name = {"tool": "observation", "user": "human", "assistant": "gpt"}[role]
             turns.append({"from": name, "value": text})
         after_result = role == "tool"
     return turns
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {"name": function["name"], "arguments": function["arguments"]}
 
 
 def _json(value: Any) -> str:
@@ -219,13 +182,13 @@ def _json(value: Any) -> str:
 
 SPLITS = ("train", "validation")
 
-#: A row to the row that is written, and an empty text or the reason for which none is.
+#: A row to the row that is written, and an empty text or the reason why it is left out.
 Shorten = Callable[[Row], tuple[Row, str]]
 
 
 @dataclass(frozen=True)
 class ExportReport(Report):
-    """What was written: rows by file, and what was left out, by reason."""
+    """Rows by file that was written, and what was left out, by reason."""
 
     format: str
     files: dict[str, int]
@@ -256,15 +219,15 @@ def export(
 
     Args:
         lake: reads the tables ``dataset_*``, ``votes`` and ``hints``.
-        form: one of :data:`~.columns.FORMATS`.
+        form: one of :data:`FORMATS`.
         out: a file that ends in ``.parquet`` (sharegpt: ``.jsonl``) gets every row, with its
             ``split``; any other path is a folder that gets one file for each split with rows.
-        samples: a file of a model's own actions (:func:`~.samples.read_samples`), which take
-            the place of the agent's as rejected side; for the formats of pairs alone.
+        samples: a file of a model's own actions (``student_samples.read_samples``), which take
+            the place of the agent's as rejected side; only for the formats of pairs.
         rules: the preference recipe, for the contamination of states without a pair.
-        full_arguments: allow hints that hold every argument of the teachers' action.
-        shorten: called with each row; returns it as it shall be written, or the reason for
-            which it is left out.
+        full_arguments: allow hints that contain every argument of the teachers' action.
+        shorten: called with each row; returns it as it shall be written, or the reason why it
+            is left out.
         progress: called after each file.
 
     Raises:
@@ -274,21 +237,20 @@ def export(
     if form not in FORMATS:
         raise InputError(f"--format {form!r} is none of {', '.join(FORMATS)}, atif, pi")
     if samples is not None and form not in OF_PAIRS:
-        raise InputError(f"--samples replaces the rejected side, which format {form} has not")
+        raise InputError(f"--samples replaces the rejected side, which format {form} does not have")
     if not lake.partitions("dataset_pairs"):
         raise InputError(f"lake {lake.url} has no dataset; run dataset first")
     left: Counter[str] = Counter()
     rules = rules or PreferenceRules()
     sampled = None if samples is None else _sampled(lake, Path(samples), rules, left)
-    found = rows_of(lake, form, rules, left, sampled=sampled, full_arguments=full_arguments)
-    files = _written(lake, form, Path(out), _kept(found, form, shorten, left), left, progress)
+    rows = _rows(lake, form, rules, left, sampled=sampled, full_arguments=full_arguments)
+    files = _write(lake, form, Path(out), _kept(rows, form, shorten, left), left, progress)
     return ExportReport(form, files, sum(files.values()), dict(sorted(left.items())))
 
 
 def _kept(
     rows: Iterator[Row], form: str, shorten: Shorten | None, left: Counter[str]
 ) -> Iterator[Row]:
-    """Yield the rows as they are written."""
     for row in rows:
         kept, reason = shorten(row) if shorten else (row, "")
         if not reason and form == "sharegpt":
@@ -299,7 +261,7 @@ def _kept(
             yield kept
 
 
-def _written(
+def _write(
     lake: Lake,
     form: str,
     out: Path,
@@ -307,11 +269,7 @@ def _written(
     left: Counter[str],
     progress: Progress | None,
 ) -> dict[str, int]:
-    """Write rows to their files, all of them or none; return how many each file got.
-
-    Raises:
-        InputError: there is no row.
-    """
+    """Write rows to their files, all of them or none; return the number of rows of each."""
     ending = ".jsonl" if form == "sharegpt" else ".parquet"
     whole = out.suffix == ending
     paths = {split: out if whole else out / f"{split}{ending}" for split in SPLITS}
@@ -320,8 +278,12 @@ def _written(
         for row in rows:
             path = paths[row["split"]]
             if path not in open_files:
-                open_files[path] = _opened(path, form)
-                stack.callback(open_files[path].discard)
+                what = f"--out {path}"
+                open_files[path] = file = (
+                    _JsonLinesFile(path, what) if form == "sharegpt"
+                    else TableFile(path, COLUMNS[form], what)
+                )  # fmt: skip
+                stack.callback(file.discard)
             open_files[path].add(row)
         if not open_files:
             why = ", ".join(f"{n} {reason}" for reason, n in sorted(left.items()))
@@ -332,29 +294,28 @@ def _written(
             if path in open_files:
                 open_files[path].commit()
             else:
-                _remove(path)  # no stale split stays beside a new one
+                with writing(f"--out {path}"):
+                    path.unlink(missing_ok=True)  # no stale split stays beside a new one
             if progress:
                 progress("export", done, len(distinct))
     counts = {str(path): open_files[path].rows for path in paths.values() if path in open_files}
     if form == "sharegpt" and not whole:
-        info = dataset_info({f"pairs_{Path(p).stem}": Path(p).name for p in counts})
+        same = ("chosen", "rejected", "system", "tools")
+        columns = {**{name: name for name in same}, "messages": "conversations"}
+        form_of = {"formatting": "sharegpt", "ranking": True, "columns": columns}
+        info = {
+            f"pairs_{Path(file).stem}": {"file_name": Path(file).name, **form_of} for file in counts
+        }
         replace(out / "dataset_info.json", json.dumps(info, indent=2) + "\n", f"--out {out}")
     return counts
 
 
-def _opened(path: Path, form: str) -> _File:
-    if form == "sharegpt":
-        return _Lines(path)
-    return TableFile(path, COLUMNS[form], f"--out {path}")
+class _JsonLinesFile:
+    """A file of JSON lines that appears once it is whole."""
 
-
-class _Lines:
-    """A file of JSON lines; readable only once it is whole."""
-
-    def __init__(self, path: Path) -> None:
-        self.rows = 0
-        self._what = f"--out {path}"
-        with writing(self._what):
+    def __init__(self, path: Path, what: str) -> None:
+        self.rows, self._what = 0, what
+        with writing(what):
             self._new = Replacement(path)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -372,7 +333,7 @@ class _Lines:
 
 
 def _sampled(lake: Lake, path: Path, rules: PreferenceRules, left: Counter[str]) -> list[Row]:
-    """Return sampled pairs with the splits of their sessions; others cannot be placed."""
+    """Return sampled pairs with the splits of their sessions; others are left out."""
     rows, reasons = sampled_pairs(lake, read_samples(path), rules)
     left.update(reasons)
     split_of = {
@@ -387,9 +348,3 @@ def _sampled(lake: Lake, path: Path, rules: PreferenceRules, left: Counter[str])
         else:
             left["session_not_in_dataset"] += 1
     return placed
-
-
-def _remove(path: Path) -> None:
-    """Remove the file of an earlier export."""
-    with writing(f"--out {path}"):
-        path.unlink(missing_ok=True)

@@ -1,12 +1,9 @@
 """A session in Pi's session format, with a ``harness``: what the Hub's trace viewer draws.
 
-Belongs here: steps as the lines of a Pi session. Does not belong here: files
-(``interchange.write``).
-
-A file is one trajectory; a subagent's names the file of its parent. Each message stands there
-once and names the one before it, so that an abandoned branch hangs where it left; a path that
-was compacted goes on behind the path before it. The system prompt and the tools have no place
-among Pi's messages: they are ``custom`` lines of the kinds that ``teich`` reads.
+A file is one trajectory; a subagent's names the file of its parent. Each message stands there once
+and names its predecessor, so that an abandoned branch hangs where it left, and a compacted path
+continues after the path before it. Pi has no messages for the system prompt and the tools: they are
+``custom`` lines of the kinds that ``teich`` reads.
 """
 
 import hashlib
@@ -16,8 +13,9 @@ from typing import Any
 
 from composer_pipeline.chat.convert import INTERRUPTED, offered_tools
 from composer_pipeline.chat.tools import Toolsets
-from composer_pipeline.exporting.steps import Call, Line, Step, lines_of
+from composer_pipeline.exporting.steps import PathSteps, SessionStep, StepCall, path_steps
 from composer_pipeline.states.load import WholeSession
+from composer_pipeline.states.state import TraceState
 
 VERSION = 3
 
@@ -25,24 +23,18 @@ Entry = dict[str, Any]
 
 
 def sessions(session: WholeSession, name: str, tools: Toolsets) -> dict[str, list[Entry]]:
-    """Return the session's lines by the names of their files, without an ending.
-
-    Args:
-        session: the session.
-        name: what the file of its main trajectory is called.
-        tools: the tools of its states.
-    """
+    """Return the session's lines by file name without suffix; the main file is called ``name``."""
     found = {}
     for agent, paths in sorted(session.paths.items()):
         mine = f"{name}.{agent}" if agent else name
         parent = f"{name}.jsonl" if agent and "" in session.paths else ""
-        lines = lines_of(paths)
+        lines = path_steps(paths)
         found[mine] = [*_head(session, lines, mine, parent, tools), *_entries(lines)]
     return found
 
 
 def _head(
-    session: WholeSession, lines: list[Line], name: str, parent: str, tools: Toolsets
+    session: WholeSession, lines: list[PathSteps], name: str, parent: str, tools: Toolsets
 ) -> Iterator[Entry]:
     states = lines[0].states
     first = states[0]
@@ -68,8 +60,8 @@ def _custom(kind: str, data: Any, time: str) -> Entry:
     return {**entry, "customType": kind, "data": data}
 
 
-def _entries(lines: list[Line]) -> Iterator[Entry]:
-    """Yield each message once, with the one that it follows."""
+def _entries(lines: list[PathSteps]) -> Iterator[Entry]:
+    """Yield each message once, with its predecessor."""
     ids: dict[tuple[str | None, Any], str | None] = {}
     named: set[Any] = set()
     end: str | None = None
@@ -83,7 +75,7 @@ def _entries(lines: list[Line]) -> Iterator[Entry]:
                 parent = ids[parent, name]
                 continue
             if line.kind == "continuation" and copied and name in named:
-                continue  # kept by the compaction: it stands above
+                continue  # kept by the compaction, and written above
             now = (step.state.ts if step.state else None) or now
             follows = parent
             for part, message in enumerate(_messages(step, f"_{number}" if number else "")):
@@ -97,8 +89,8 @@ def _entries(lines: list[Line]) -> Iterator[Entry]:
             end = parent
 
 
-def _messages(step: Step, mark: str) -> Iterator[Entry]:
-    """Yield a step's messages; ``mark`` keeps ids of calls apart from those of other paths."""
+def _messages(step: SessionStep, mark: str) -> Iterator[Entry]:
+    """Yield a step's messages; ``mark`` distinguishes ids of calls from those of other paths."""
     text = [{"type": "text", "text": step.text}] if step.text else []
     if step.source == "user":
         yield {"role": "user", "content": text}
@@ -107,16 +99,16 @@ def _messages(step: Step, mark: str) -> Iterator[Entry]:
         {"type": "toolCall", "id": c.id + mark, "name": c.name, "arguments": c.arguments}
         for c in step.calls
     ]
-    said: Entry = {"role": "assistant", "content": text + calls}
+    message: Entry = {"role": "assistant", "content": text + calls}
     if step.state is not None:
-        said |= {"model": step.state.model or "unknown", "usage": _usage(step)}
-    yield said | {"stopReason": "toolUse" if calls else "stop"}
+        message |= {"model": step.state.model or "unknown", "usage": _usage(step.state)}
+    yield message | {"stopReason": "toolUse" if calls else "stop"}
     for call in step.calls:
         if step.answered:
             yield _result(call, mark)
 
 
-def _result(call: Call, mark: str) -> Entry:
+def _result(call: StepCall, mark: str) -> Entry:
     text = INTERRUPTED if call.result is None else call.result
     return {
         "role": "toolResult",
@@ -127,11 +119,10 @@ def _result(call: Call, mark: str) -> Entry:
     }
 
 
-def _usage(step: Step) -> Entry:
-    state = step.state
-    given, made = (state.input_tokens, state.output_tokens) if state else (None, None)
-    counts = {"input": given or 0, "output": made or 0, "cacheRead": 0, "cacheWrite": 0}
-    return {**counts, "totalTokens": (given or 0) + (made or 0)}
+def _usage(state: TraceState) -> Entry:
+    given, made = state.input_tokens or 0, state.output_tokens or 0
+    counts = {"input": given, "output": made, "cacheRead": 0, "cacheWrite": 0}
+    return {**counts, "totalTokens": given + made}
 
 
 def _id(text: str) -> str:

@@ -1,11 +1,7 @@
-"""Sessions to files, one session at a time.
-
-Belongs here: names of files, and which sessions are written. Does not belong here: what is in
-a file (``interchange.atif``, ``interchange.pi``).
-"""
+"""Whole sessions as files of other tools' formats, one session at a time."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +21,7 @@ FORMATS = {"atif": ".json", "pi": ".jsonl"}
 
 @dataclass(frozen=True)
 class SessionsReport(Report):
-    """What was written: sessions, their states, and the files in a folder."""
+    """The numbers of sessions, their states, and files that were written to a folder."""
 
     format: str
     folder: str
@@ -82,12 +78,8 @@ def export_sessions(
 def trace_files(lake: Lake, folder: Path, sessions: Collection[str] | None = None) -> list[Path]:
     """Write sessions in Pi's format for the Hub's trace viewer; return the files, sorted.
 
-    What they hold is redacted, as it is in the lake, and not more: scan it before it leaves.
-
-    Args:
-        lake: reads ``sessions``, ``states`` and what they name.
-        folder: where to; it is not remembered as an export.
-        sessions: only these; all when ``None``.
+    They are redacted as the lake is, and no further: scan them before they leave. The folder is
+    not recorded as an export.
     """
     made = []
     for _, files in _files(lake, "pi", sessions):
@@ -103,21 +95,22 @@ def _files(
     """Yield each session with its files: name to bytes."""
     used: set[str] = set()
     for session in whole_sessions(lake, sessions=sessions):
-        # An id comes from a file of somebody else's and may be no name of a file.
+        # An id comes from a foreign file and may not be a valid name of a file.
         name = short_name(session.session_id)
         if name in used:
             name = f"{name}.{session.day}"
         used.add(name)
         tools = Toolsets(lake, session.states)
         if form == "atif":
-            made = atif.documents(session, name, tools, _paid(lake, session))
-            yield session, {f"{n}.json": _json(document) + b"\n" for n, document in made.items()}
+            documents = atif.documents(session, name, tools, _paid(lake, session))
+            yield session, {f"{n}.json": _json_line(made) for n, made in documents.items()}
         else:
-            lines = pi.sessions(session, name, tools)
-            yield session, {f"{n}.jsonl": _lines(entries) for n, entries in lines.items()}
+            files = pi.sessions(session, name, tools)
+            yield session, {f"{n}.jsonl": b"".join(map(_json_line, e)) for n, e in files.items()}
 
 
 def _paid(lake: Lake, session: WholeSession) -> dict[str, int]:
+    """Return state id to the cost of its replies, in picodollars."""
     if not lake.days("replies"):
         return {}
     sql = (
@@ -129,13 +122,9 @@ def _paid(lake: Lake, session: WholeSession) -> dict[str, int]:
     }
 
 
-def _json(value: Any) -> bytes:
-    # Line separators of Unicode inside a string would end a line for some readers.
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _lines(entries: Iterable[Any]) -> bytes:
-    return b"".join(_json(entry) + b"\n" for entry in entries)
+def _json_line(value: Any) -> bytes:
+    # ASCII only: Unicode's line separators inside a string end a line for some readers.
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 def _remove_others(lake: Lake, folder: Path, ending: str, written: set[Path]) -> None:

@@ -1,8 +1,4 @@
-"""A model's sampled actions, read from a file.
-
-Belongs here: the file's form and what is wrong with it. Does not belong here: pairs against
-the samples (``preferences.export.student_samples``).
-"""
+"""Pairs against a model's own actions, read from a file of samples."""
 
 import hashlib
 import json
@@ -20,13 +16,8 @@ from composer_pipeline.chat.tools import Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import json_objects
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs import (
-    RECORDED,
-    cost_of_states,
-    pair_row,
-    prompt_of,
-    usable_replies,
-)
+from composer_pipeline.preferences.eligibility import read_replies, reply_costs, usable_replies
+from composer_pipeline.preferences.pairs import RECORDED, pair_row, prompt_of
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote import vote
 from composer_pipeline.preferences.vote_rows import reason_of
@@ -35,7 +26,7 @@ from composer_pipeline.states.load import load_states
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What a model did at a state."""
+    """The action that a model sampled at a state."""
 
     state_id: str
     student: str
@@ -60,14 +51,10 @@ class _SampleIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Read sampled actions from a Parquet or JSONL file.
+    """Read sampled actions from a Parquet or JSONL file, redacted: a model repeats what it saw.
 
     A row is ``{state_id, student, action}``; ``action`` is ``{text, tool_calls: [{name,
-    arguments}]}``, in Parquet as JSON text. Several samples of a state are several rows. What
-    is private in them is redacted: a model repeats what it saw, and the file is not ours.
-
-    Raises:
-        InputError: the file or a row cannot be read; the message names file, row and field.
+    arguments}]}``, in Parquet as JSON text. Several samples of a state are several rows.
     """
     samples = []
     for number, row in _rows(path):
@@ -96,7 +83,7 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (row counted from 1, its fields)."""
+    """Yield (row number from 1, its fields)."""
     try:
         if path.suffix == ".parquet":
             table = pq.read_table(path)
@@ -104,26 +91,17 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             return
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
-        raise InputError(f"samples {path} cannot be read: {_first_line(error)}") from error
+        reason = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise InputError(f"samples {path} cannot be read: {reason}") from error
     yield from json_objects(path, text)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200] or type(error).__name__
 
 
 def sampled_pairs(
     lake: Lake, samples: list[Sample], rules: PreferenceRules
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return pairs whose rejected side is a sample, and the samples that gave none, by reason.
+    """Return pairs whose rejected side is a sample, and the samples without one, by reason.
 
-    Args:
-        lake: reads ``states`` and ``replies``; buys nothing.
-        samples: the sampled actions.
-        rules: the preference recipe; a consensus under other ``terms`` makes no pair.
-
-    Raises:
-        InputError: a sample's state is not in the lake.
+    A consensus under other ``terms`` than the recipe accepts makes no pair.
     """
     by_state: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -135,12 +113,13 @@ def sampled_pairs(
     rows: list[dict[str, Any]] = []
     left: Counter[str] = Counter()
     for day in sorted({known[state_id] for state_id in by_state}):
-        replies, cost = usable_replies(lake, day), cost_of_states(lake, day)
+        bought = read_replies(lake, day)
+        replies, cost = usable_replies(bought), reply_costs(bought)
         states = list(load_states(lake, days=[day]))
         tools = Toolsets(lake, states)
         for state in states:
             for sample in by_state.get(state.state_id, ()):
-                there = msgspec.structs.replace(
+                sampled = msgspec.structs.replace(
                     state,
                     action=sample.action,
                     followed_by_error=None,
@@ -148,16 +127,16 @@ def sampled_pairs(
                     reverted=None,
                     tests_passed=None,
                 )
-                mine = replies.get(state.state_id, [])
-                outcome = vote(there, mine)
+                usable = replies.get(state.state_id, [])
+                outcome = vote(sampled, usable)
                 if not outcome.is_pair:
-                    left[reason_of(outcome, len(mine))] += 1
+                    left[reason_of(outcome, len(usable))] += 1
                     continue
                 if any((r.training_terms or "unknown") not in accepted for r in outcome.members):
                     left["terms"] += 1
                     continue
-                row = pair_row(there, outcome, tools.of(state), cost.get(state.state_id, 0))
-                row |= prompt_of(there, tools.of(state))
+                row = pair_row(sampled, outcome, tools.of(state), cost.get(state.state_id, 0))
+                row |= prompt_of(sampled, tools.of(state))
                 row |= {
                     "pair_id": _id(row, sample),
                     "student": sample.student,

@@ -1,8 +1,4 @@
-"""The public benchmarks, and what in a text shows one of their repositories.
-
-Belongs here: the list of benchmarks and the search of one text. Does not belong here: which
-sessions are contaminated (``preferences.pairs.contamination``).
-"""
+"""Evidence of public benchmarks' repositories in sessions."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,11 +33,7 @@ class _File(BaseModel):
 
 
 class Benchmarks:
-    """Repositories of benchmarks, looked up in sessions.
-
-    Args:
-        repositories: ``owner/name`` to the benchmark's name; case does not matter.
-    """
+    """A lookup of ``{owner/name: benchmark}`` in texts; case does not matter."""
 
     def __init__(self, repositories: Mapping[str, str]) -> None:
         self._of = {repo.lower(): (repo, name) for repo, name in repositories.items()}
@@ -49,29 +41,21 @@ class Benchmarks:
 
     @staticmethod
     def load(files: Sequence[str | Path]) -> "Benchmarks":
-        """Read lists of benchmarks; a repository of two lists keeps the first one's name.
-
-        Raises:
-            InputError: a file is missing, is no YAML, or has a bad or unknown field.
-        """
-        found: dict[str, str] = {}
+        """Read lists of benchmarks; a repository in two lists keeps the first one's name."""
+        names: dict[str, str] = {}
         for path in map(Path, files):
             for benchmark in read_model(path, "benchmark list", _File).benchmarks:
                 for repo in benchmark.repositories:
-                    found.setdefault(repo, benchmark.name)
-        return Benchmarks(found)
+                    names.setdefault(repo, benchmark.name)
+        return Benchmarks(names)
 
     @staticmethod
     def of_rules(rules: PreferenceRules) -> "Benchmarks":
-        """Read the bundled list and those that a recipe names.
-
-        Raises:
-            InputError: as :meth:`load`.
-        """
+        """Read the bundled list and those that a recipe names."""
         return Benchmarks.load([bundled_benchmarks(), *rules.contamination.files])
 
     def in_text(self, text: str) -> Iterator[str]:
-        """Yield the evidence in a text, as ``kind owner/name (benchmark)``."""
+        """Yield evidence in a text, as ``kind owner/name (benchmark)``."""
         if "__" in text:
             for match in _INSTANCE.finditer(text):
                 yield from self._evidence("instance", f"{match[1]}/{match[2]}")
@@ -80,7 +64,7 @@ class Benchmarks:
                 yield from self._evidence("remote", f"{match[1]}/{match[2]}")
 
     def in_place(self, path: str) -> Iterator[str]:
-        """Yield the evidence in a working directory: an instance id, or the folder's name."""
+        """Yield evidence in a working directory: an instance id, or the folder's name."""
         yield from self.in_text(path)
         name = PurePosixPath(path).name.lower() if path else ""
         if name in self._by_name:
@@ -92,20 +76,12 @@ class Benchmarks:
             yield f"{kind} {known[0]} ({known[1]})"
 
 
-#: Evidence that the folder's name alone cannot give.
-STRONG = frozenset({"instance", "remote"})
-
-
 def contaminated_sessions(
     states: Iterable[TraceState], benchmarks: Benchmarks
 ) -> dict[str, list[str]]:
-    """Return session id to its evidence, sorted; sessions without any are left out.
+    """Return session id to its sorted evidence; sessions without any are left out.
 
-    Looks at each message object once: the states of a chain share them.
-
-    Args:
-        states: trace states with their messages, all alive at the same time.
-        benchmarks: the lists.
+    The states must all be alive: messages that they share are searched once, by object.
     """
     found: dict[str, set[str]] = {}
     unseen = Unseen()
@@ -120,5 +96,5 @@ def contaminated_sessions(
 
 
 def is_strong(evidence: Iterable[str]) -> bool:
-    """Say whether any evidence is more than a folder's name."""
-    return any(item.split(" ", 1)[0] in STRONG for item in evidence)
+    """Return True if any evidence is more than a folder's name."""
+    return any(item.split(" ", 1)[0] in ("instance", "remote") for item in evidence)

@@ -4,12 +4,14 @@ Every usable reply is a voter, a control, or excluded with a reason.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from composer_pipeline.actions import Action
+from composer_pipeline.lake.store import Lake
 
 _CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]*`|https?://\S+", re.DOTALL)
 _SCRIPTS = {
@@ -131,6 +133,48 @@ class Reply:
             training_terms=row.get("training_terms"),
             licence=str(row.get("licence") or ""),
         )
+
+
+#: Columns of ``replies`` that a vote and its explanation read.
+_REPLY_COLUMNS = [
+    "state_id", "family", "model", "status", "detail", "action", "request_hash",
+    "completion_tokens", "cost_picodollars", "simulated", "created_at", "control",
+    "training_terms", "licence",
+]  # fmt: skip
+
+
+def read_replies(lake: Lake, day: str) -> list[dict[str, Any]]:
+    """Return a day's rows of the table ``replies``."""
+    return lake.rows("replies", days=[day], columns=_REPLY_COLUMNS)
+
+
+def reply_age(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a sort key for the replies of a teacher to a state; the greatest is the newest."""
+    return str(row["created_at"] or ""), str(row["request_hash"])
+
+
+def is_usable(row: Mapping[str, Any]) -> bool:
+    """Return True if a row of ``replies`` has an action."""
+    return row["status"] == "ok" and row["action"] is not None
+
+
+def usable_replies(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Reply]]:
+    """Return state id to its usable replies, the newest of each teacher, sorted by teacher."""
+    newest: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in sorted(filter(is_usable, rows), key=reply_age, reverse=True):
+        newest.setdefault((row["state_id"], row["teacher"]), row)
+    found: dict[str, list[Reply]] = {}
+    for (state_id, _), row in sorted(newest.items()):
+        found.setdefault(state_id, []).append(Reply.from_row(row))
+    return found
+
+
+def reply_costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return state id to the billed cost of all its replies, in picodollars."""
+    costs: Counter[str] = Counter()
+    for row in rows:
+        costs[row["state_id"]] += row["cost_picodollars"] or 0
+    return costs
 
 
 def is_control(reply: Reply, model: str | None) -> bool:

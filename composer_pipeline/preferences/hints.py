@@ -1,10 +1,4 @@
-"""Error turns of a day in, the ``hints`` partition out.
-
-Belongs here: which span a hint is about. Does not belong here: how much a hint gives away
-(``preferences.hints.leakage``), finding error turns and their hints (``traces``), hints from
-the teachers' consensus (``preferences.hints.from_disagreement``), and turning a hint into
-tokens (``training``).
-"""
+"""Hints: from error turns (the table ``hints``), from the teachers' consensus, and recoveries."""
 
 import json
 import posixpath
@@ -15,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import Any
 
-from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
+from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall, chat_calls
 from composer_pipeline.files import strings
 from composer_pipeline.lake.provenance import Derivation, FileStamps, recorded
 from composer_pipeline.lake.store import Lake
@@ -33,10 +27,9 @@ _NGRAM = 3
 
 
 def span_text(action: Action, call: int) -> str:
-    """Return what a hint is about.
+    """Return the JSON arguments that a hint is about: of one call, or of every call for -1.
 
-    The JSON arguments of one call; for -1 (the whole action) those of every call, one a
-    line, or the text of an action without calls.
+    An action without calls is its text.
     """
     calls = action.tool_calls
     if 0 <= call < len(calls):
@@ -51,7 +44,7 @@ def span_text(action: Action, call: int) -> str:
 def leakage(hint: str, span: str) -> float:
     """Return the share of the span's word 3-grams that the hint contains, in [0, 1].
 
-    A span shorter than three words counts as one n-gram; an empty span leaks nothing.
+    A shorter span counts as one n-gram; an empty span leaks nothing.
     """
     wanted = _ngrams(span)
     if not wanted:
@@ -69,22 +62,12 @@ def _ngrams(text: str, size: int = _NGRAM) -> set[tuple[str, ...]]:
 
 
 #: Not the agent's fault: a parallel call failed, and this one was cancelled.
-EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})
-
-#: Columns of ``states`` that a hint needs besides its action.
-_COLUMNS = [
-    "state_id",
-    "session_id",
-    "error_kind",
-    "hint",
-    "hint_source",
-    "hint_call",
-]
+_EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})
 
 
 @dataclass(frozen=True)
 class HintFigures(Report):
-    """What a day gave, or several together. ``mean_leakage`` is 0.0 without hints."""
+    """The counts of a day, or of several together; ``mean_leakage`` is 0.0 without hints."""
 
     hints: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
@@ -112,9 +95,8 @@ def build_hints(
     Raises:
         StorageError: the lake is not writable.
     """
-    wanted = lake.days("states") if days is None else sorted(set(days))
     by_day, stamps = {}, FileStamps(lake)
-    for day in wanted:
+    for day in lake.days("states") if days is None else sorted(set(days)):
         with recorded(lake, hints_derivation(day), stamps):
             by_day[day] = _build_day(lake, day, progress)
     parts = by_day.values()
@@ -131,18 +113,17 @@ def build_hints(
 
 def hints_derivation(day: str) -> Derivation:
     """Return what a day's hints are made from."""
-    tables = ("states", "messages", "chains")
-    return Derivation(
-        "hints", {"day": day}, [(t, {"day": day}) for t in tables], {"hints": HINTS_VERSION}
-    )
+    inputs = [(table, {"day": day}) for table in ("states", "messages", "chains")]
+    return Derivation("hints", {"day": day}, inputs, {"hints": HINTS_VERSION})
 
 
 def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
-    states = lake.rows("states", days=[day], columns=_COLUMNS)
+    columns = ["state_id", "session_id", "error_kind", "hint", "hint_source", "hint_call"]
+    states = lake.rows("states", days=[day], columns=columns)
     usable = {state["state_id"]: state for state in states if state["hint"]}
     rows = []
-    for done, found in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
-        row = hint_row({**usable[found.state_id], "action": found.action_json})
+    for done, state in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
+        row = hint_row({**usable[state.state_id], "action": state.action_json})
         if row is not None:
             rows.append(row)
         if progress:
@@ -159,9 +140,9 @@ def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
 
 
 def hint_row(state: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row of the table ``hints`` for a state, or ``None`` without a usable hint."""
+    """Return the row of the table ``hints`` for a state, or ``None`` if it has no usable hint."""
     text = (state["hint"] or "").strip()
-    if not text or state["error_kind"] in EXCLUDED_KINDS:
+    if not text or state["error_kind"] in _EXCLUDED_KINDS:
         return None
     call = -1 if state["hint_call"] is None else int(state["hint_call"])
     span = span_text(Action.from_json(state["action"]), call)
@@ -180,17 +161,16 @@ def hint_row(state: dict[str, Any]) -> dict[str, Any] | None:
 SOURCE = "teacher_consensus"
 MAX_TOKENS = 120
 
-#: Arguments that no hint has to hide: they say how a result is shown.
+#: Arguments that a hint may reveal: they say how a result is shown.
 _MINOR = frozenset({"description", "timeout", "limit", "offset", "output_mode", "replace_all"})
-_WORD = re.compile(r"\w+", re.UNICODE)
-#: Share of an argument's words that gives it away.
+#: Share of an argument's words that reveals it.
 _GIST = 0.8
 _PIECE = re.compile(r"\w{1,3}|[^\w\s]", re.UNICODE)
 
 
 @dataclass(frozen=True)
 class ConsensusHint:
-    """A hint and the share of the word 3-grams of the teachers' arguments that it holds."""
+    """A hint, and the share of the word 3-grams of the teachers' arguments that it contains."""
 
     text: str
     leakage: float
@@ -199,30 +179,29 @@ class ConsensusHint:
 def consensus_hint(
     row: Mapping[str, Any], *, cwd: str = "", full_arguments: bool = False
 ) -> ConsensusHint | None:
-    """Return the hint of a pair, or ``None`` where the teachers answered in text alone.
+    """Return the hint of a pair, or ``None`` if the teachers answered in text alone.
 
-    Args:
-        row: a pair: ``prompt``, ``chosen``, ``rejected`` as chat messages, ``n_agree``,
-            ``n_families``.
-        cwd: the working directory, against which paths are read; the project's folder of the
-            row when not given.
-        full_arguments: allow a hint that holds every argument of the teachers' action.
+    Paths are resolved against ``cwd``, or else the row's project. Only with ``full_arguments`` may
+    a hint contain every argument of the teachers' action.
     """
-    calls = _calls(row["chosen"])
+    calls = chat_calls(row["chosen"])
     if not calls:
         return None
     name, arguments = calls[0]
-    place = cwd or str(row.get("project") or "")
-    seen = _Seen(row["prompt"])
-    said = f"{row['n_agree']} of {row['n_families']} independent reviewers would"
-    instead = _instead(row["rejected"], name)
-    span = _span(arguments)
-    for target, needle in _targets(arguments, Place(place, home_of(place))):
-        if needle not in seen:
+    folder = cwd or str(row.get("project") or "")
+    shown = [text for message in row["prompt"] for text in strings(message)]
+    reviewers = f"{row['n_agree']} of {row['n_families']} independent reviewers would"
+    own = [tool for tool, _ in chat_calls(row["rejected"])][:1]
+    instead = f" instead of {own[0]}" if own else " instead of answering in text"
+    if own == [name]:
+        instead = ", but not as you did"
+    span = "\n".join(str(value) for key, value in arguments.items() if key not in _MINOR)
+    for target, needle in _targets(arguments, Place(folder, home_of(folder))):
+        if not any(needle in text for text in shown):
             continue
         what = f"use {name} on {target}" if target else f"use {name}"
         more = f", the first of {len(calls)} calls" if len(calls) > 1 else ""
-        text = f"{said} {what}{more}{instead}."
+        text = f"{reviewers} {what}{more}{instead}."
         if token_bound(text) > MAX_TOKENS:
             continue
         if full_arguments or not target or not _reveals(text, arguments):
@@ -231,29 +210,12 @@ def consensus_hint(
 
 
 def token_bound(text: str) -> int:
-    """Return a number of tokens that ordinary tokenizers do not exceed.
-
-    Every run of three letters or digits and every other character counts as one, and a
-    character outside ASCII as three more.
-    """
+    """Return a number of tokens that ordinary tokenizers do not exceed."""
     return len(_PIECE.findall(text)) + 3 * sum(not char.isascii() for char in text)
 
 
-class _Seen:
-    """What a prompt shows, for asking whether a target stands in it."""
-
-    def __init__(self, prompt: list[Mapping[str, Any]]) -> None:
-        self._texts = [text for message in prompt for text in strings(message)]
-
-    def __contains__(self, target: str) -> bool:
-        return any(target in text for text in self._texts)
-
-
 def _targets(arguments: Mapping[str, Any], place: Place) -> Iterator[tuple[str, str]]:
-    """Yield what the call acts on and what must stand in the prompt for it.
-
-    From telling to vague; the last is nothing at all.
-    """
+    """Yield what the call acts on and what the prompt must contain for it, most precise first."""
     command = arguments.get("command")
     if isinstance(command, str):
         # A chain of commands has no one target: its first program is all that is named.
@@ -273,46 +235,23 @@ def _targets(arguments: Mapping[str, Any], place: Place) -> Iterator[tuple[str, 
 
 
 def _reveals(text: str, arguments: Mapping[str, Any]) -> bool:
-    """Say whether a hint gives every argument that matters away.
-
-    An argument is given away by :data:`_GIST` of its words; a path by those of its last part.
-    """
-    said = set(_WORD.findall(text))
+    """Return True if a hint reveals every argument that matters; of a path the last part."""
+    revealed = set(_WORDS.findall(text))
     for key, value in arguments.items():
         if key in _MINOR or value in (None, "", False):
             continue
         gist = posixpath.basename(str(value)) if key in PATH_ARGUMENTS else str(value)
-        words = set(_WORD.findall(gist))
-        if len(words & said) < _GIST * len(words):
+        words = set(_WORDS.findall(gist))
+        if len(words & revealed) < _GIST * len(words):
             return False
     return True
 
 
-def _instead(rejected: list[Mapping[str, Any]], name: str) -> str:
-    """Name the agent's own tool, which it knows anyway."""
-    mine = [call for call, _ in _calls(rejected)]
-    if not mine:
-        return " instead of answering in text"
-    return f" instead of {mine[0]}" if mine[0] != name else ", but not as you did"
-
-
-def _span(arguments: Mapping[str, Any]) -> str:
-    return "\n".join(str(value) for key, value in arguments.items() if key not in _MINOR)
-
-
-def _calls(messages: list[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [
-        (call["function"]["name"], call["function"]["arguments"])
-        for message in messages
-        for call in message.get("tool_calls") or ()
-    ]
-
-
-#: Responses behind the failed one that are looked at.
+#: Responses after the failed one that are searched.
 LATER_STATES = 4
 #: Errors that another call could have avoided.
-AVOIDABLE = frozenset({"tool_error", "failed_edit", "exit_code", "soft_failure"})
-#: Programs that say nothing about what a command line is for.
+_AVOIDABLE = frozenset({"tool_error", "failed_edit", "exit_code", "soft_failure"})
+#: Programs that say nothing about the purpose of a command line.
 _COMMON = frozenset({"cd", "echo", "printf", "export", "set", "source", "true", "=", ""})
 _REMINDER = "<system-reminder>"
 
@@ -320,9 +259,7 @@ _REMINDER = "<system-reminder>"
 def recoveries(states: Iterable[TraceState], failed_calls: Mapping[str, int]) -> dict[str, Action]:
     """Return state id to the one call that worked later, for the error turns that have one.
 
-    Args:
-        states: all states of some days, in any order.
-        failed_calls: state id to the index of the failed call; -1 is the whole action.
+    ``failed_calls`` is state id to the index of the failed call; -1 is the whole action.
     """
     chains: dict[str, list[TraceState]] = defaultdict(list)
     for state in states:
@@ -331,11 +268,11 @@ def recoveries(states: Iterable[TraceState], failed_calls: Mapping[str, int]) ->
     for chain in chains.values():
         chain.sort(key=lambda state: state.n_messages)
         for i, state in enumerate(chain):
-            if state.state_id in failed_calls and state.error_kind in AVOIDABLE:
+            if state.state_id in failed_calls and state.error_kind in _AVOIDABLE:
                 call = _failed_call(state.action, failed_calls[state.state_id])
                 better = call and _recovery(state, call, chain[i + 1 : i + 2 + LATER_STATES])
                 if better:
-                    # Its text may speak of the error, which the failed state had not seen.
+                    # Its text may mention the error, which the failed state had not seen.
                     found[state.state_id] = Action("", (better,))
     return found
 
@@ -348,17 +285,17 @@ def _failed_call(action: Action, index: int) -> ToolCall | None:
 
 
 def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -> ToolCall | None:
-    """Return the first later call that answers to ``call``; the last state only witnesses."""
+    """Return the first later call that replaces ``call``; the last state only shows results."""
     place = Place(failed.cwd or "")
     seen = failed.n_messages
-    for state, witness in pairwise(later):
+    for state, after in pairwise(later):
         if any(_from_user(message) for message in state.messages[seen:]):
             return None
         seen = state.n_messages
         if succeeded(state):
-            answered = _answered(witness.messages[seen:])
+            answered = _answered(after.messages[seen:])
             for other in state.action.tool_calls:
-                if other.id in answered and _answers_to(other, call, place):
+                if other.id in answered and _replaces(other, call, place):
                     return other
         if mutates(state.action):
             return None
@@ -366,13 +303,13 @@ def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -
 
 
 def succeeded(state: TraceState) -> bool:
-    """Say whether nothing in the trace speaks against what a state did."""
+    """Return True if nothing in the trace speaks against a state's action."""
     bad = state.followed_by_error, state.followed_by_correction, state.interrupted, state.reverted
     return state.error_kind is None and not any(bad) and state.tests_passed is not False
 
 
 def _from_user(message: Message) -> bool:
-    """Say whether a message holds words of the user, and not only results and reminders."""
+    """Return True if a message has words of the user, not only results and reminders."""
     if message["role"] != "user":
         return False
     content = message["content"]
@@ -389,8 +326,8 @@ def _answered(messages: Sequence[Message]) -> set[str]:
     return {b["tool_use_id"] for b in blocks if b["type"] == "tool_result"}
 
 
-def _answers_to(other: ToolCall, failed: ToolCall, place: Place) -> bool:
-    """Say whether ``other`` is another attempt at what ``failed`` was for."""
+def _replaces(other: ToolCall, failed: ToolCall, place: Place) -> bool:
+    """Return True if ``other`` is another attempt at the purpose of ``failed``."""
     if (other.name, other.arguments) == (failed.name, failed.arguments):
         return False
     kind, wanted = class_of(other.name), class_of(failed.name)
@@ -405,13 +342,13 @@ def _answers_to(other: ToolCall, failed: ToolCall, place: Place) -> bool:
 
 
 def _files(call: ToolCall) -> set[str]:
-    """Return the base names of the files of a call: a wrong folder is a common mistake."""
+    # Base names only: a wrong folder is a common mistake.
     values = (call.arguments.get(key) for key in PATH_ARGUMENTS)
     return {posixpath.basename(v.rstrip("/")) for v in values if isinstance(v, str)} - {""}
 
 
 def _stages(call: ToolCall, place: Place) -> list[tuple[str, ...]]:
-    """Return (program, subcommand, operands…) of the stages of a command line that say much."""
+    """Return (program, subcommand, operands…) of the significant stages of a command line."""
     command = call.arguments.get("command")
     if not isinstance(command, str):
         return []
@@ -419,11 +356,7 @@ def _stages(call: ToolCall, place: Place) -> list[tuple[str, ...]]:
 
 
 def _same_purpose(stages: Sequence[tuple[str, ...]], wanted: Sequence[tuple[str, ...]]) -> bool:
-    """Say whether a stage does what the last one of the failed line was to do.
-
-    That is the same program and subcommand on a common operand, or on none; or another program
-    on a common file.
-    """
+    # The same program and subcommand on a common operand, or another program on a common file.
     for (program, sub, *operands), (name, verb, *before) in product(stages, wanted):
         common = set(operands) & set(before)
         if (program, sub) == (name, verb) and (common or not operands or not before):

@@ -1,12 +1,7 @@
-"""Level L3: a paid judge that says whether two different actions mean the same.
+"""Level L3: a paid judge that decides whether two different actions mean the same.
 
-Belongs here: the question, reading the answer, and whom a recipe asks. Does not belong here:
-paying (``replay.paid_call``), and where L3 stands among the levels
-(``preferences.actions.levels``). Off by default: ``semantic_judge`` of the preference recipe
-names a teacher, and only then does ``pairs`` ask it.
-
-A pair that was judged before costs nothing: its key is the hash of the bytes but for the price
-cap, as a replay's is.
+Off by default: only if ``semantic_judge`` of the preference recipe names a teacher, ``pairs`` asks
+it. A pair that was judged before costs nothing.
 """
 
 import asyncio
@@ -49,21 +44,10 @@ TRIES = 2
 
 
 class SemanticJudge:
-    """Asks one model, synchronously. Use as a context manager.
+    """Asks one model, synchronously, up to a ceiling; a context manager.
 
     An answer that is neither word, a refusal and a call without an outcome count as
     *different* and in :attr:`unjudged`; the two actions then stay at L4.
-
-    Args:
-        judge: the model, with its price bound.
-        endpoint: where it is.
-        ledger: pays.
-        max_usd: ceiling of the scope ``run:<run_id>``.
-        run_id: name of that scope.
-        api_key: bearer token; ``None`` only for a simulated endpoint.
-
-    Raises:
-        InputError: the ceiling is no amount above 0 USD.
     """
 
     def __init__(
@@ -92,7 +76,7 @@ class SemanticJudge:
         self._runner.close()
 
     def figures(self) -> dict[str, Any]:
-        """Return what was asked and what it cost, as the report of ``pairs`` shows it."""
+        """Return the counts and the cost, as the report of ``pairs`` shows them."""
         scope = self._ledger.status().get(f"run:{self._run_id}")
         return {
             "asked": self.asked,
@@ -103,12 +87,7 @@ class SemanticJudge:
         }
 
     def __call__(self, a: Action, b: Action) -> bool:
-        """Say whether two actions mean the same.
-
-        Raises:
-            BudgetExhausted: the ledger has no room for the worst case of this question.
-            ComposerError: the judge is quarantined, or the endpoint refuses the account.
-        """
+        """Return True if two actions mean the same, according to the judge."""
         from composer_pipeline.redaction.redact import find_secrets
 
         request = self._request(a, b)
@@ -146,7 +125,7 @@ class SemanticJudge:
         return Request.around(question, preferences, cap, plugins)
 
     def _recorded(self) -> dict[str, bytes]:
-        """Return key to reply bytes of everything this judge was asked before."""
+        """Return key to reply bytes of the questions that this judge has answered."""
         if self._known is None:
             rows = self._ledger.rows(self._teacher, DAY)
             self._known = {row["key"]: row["body"] for row in rows if row["outcome"] == "billed"}
@@ -157,7 +136,7 @@ class SemanticJudge:
         return f"judge:{self._judge.name}"
 
     async def _ask(self, key: str, digest: str, body: bytes) -> bytes:
-        """Send a question at most :data:`TRIES` times; empty bytes where nothing came back."""
+        """Send a question at most :data:`TRIES` times; empty bytes mean no answer."""
         call = Call(key[:32], self._teacher, "", DAY, {"kind": "semantic"})
         amount = worst_case(self._judge, body)
         async with (
@@ -200,20 +179,7 @@ def open_judge(
     max_usd: Decimal | None = None,
     ledger: str | os.PathLike[str] | None = None,
 ) -> Iterator[SemanticJudge | None]:
-    """Open the judge that a preference recipe asks for; ``None`` where it asks nobody.
-
-    Args:
-        lake: has the ledger, where ``ledger`` is ``None``.
-        rule: ``semantic_judge`` of the recipe.
-        teachers: the teacher file that has the judge.
-        max_usd: ceiling in place of the recipe's.
-        ledger: path or URL of the ledger.
-
-    Raises:
-        InputError: no such teacher, a bad ceiling, a missing API key, or a ceiling without a
-            judge.
-        ComposerError: the catalogue rules the judge out.
-    """
+    """Open the judge of a preference recipe, if any; ``max_usd`` replaces its ceiling."""
     if rule is None:
         if max_usd is not None:
             raise InputError("--judge-max-usd: the preference recipe names no semantic_judge")
@@ -240,7 +206,7 @@ def open_judge(
 
 
 def verdict_of(body: bytes) -> bool | None:
-    """Read a judge's reply: ``True`` for SAME, ``False`` for DIFFERENT, ``None`` otherwise."""
+    """Read a judge's reply: True for SAME, False for DIFFERENT, ``None`` otherwise."""
     try:
         reply = msgspec.json.decode(body)
     except msgspec.DecodeError:

@@ -1,9 +1,6 @@
-"""The quality of the preference data, of a day or of the whole lake, as numbers in the lake.
+"""The quality of the preference data of a day or the whole lake: statistics, verdicts, figures.
 
-Belongs here: collecting every statistic of a scope, and writing the tables
-``preference_statistics`` and ``near_duplicates``. Does not belong here: how a statistic is computed
-(``rater_agreement``, ``separability``, ``near_duplicates``), its rows (``quality_rows``) and
-pictures (``figures``).
+Writes the tables ``preference_statistics`` and ``near_duplicates``.
 """
 
 import json
@@ -13,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, compress
 from statistics import quantiles
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
+from composer_pipeline.charts import bars, heatmap, lines, markdown_image
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.actions.canonical import Level
@@ -28,31 +26,31 @@ from composer_pipeline.preferences.near_duplicates import (
 )
 from composer_pipeline.preferences.rules import NearDuplicates, PreferenceRules
 from composer_pipeline.preferences.style import Separation, separability
-from composer_pipeline.preferences.vote_rows import level_of
+from composer_pipeline.preferences.vote_rows import AGENT, REASONS, level_of
 from composer_pipeline.reports import Progress, Report
+
+#: The scope of statistics over every day of the lake.
+ALL = "all"
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A number, what it was measured on, and why there is none where ``value`` is ``None``."""
+class Measurement:
+    """A number, its sample size, and why there is none if ``value`` is ``None``."""
 
     value: float | None
     n: int
     note: str = ""
 
 
-def agreement_matrix(rows: Iterable[Row], bound: Level) -> dict[tuple[str, str], Measured]:
-    """Return, for each two raters, the share of states at which they agree.
+Matrix = Mapping[tuple[str, str], Measurement]
 
-    Args:
-        rows: rows of ``votes``.
-        bound: the loosest level that counts, for example ``Level.L1``.
 
-    Returns:
-        (rater, rater) in alphabetical order, the agent among them, to the share of the
-        states that both answered. Two raters that never met are left out.
+def agreement_matrix(rows: Iterable[Row], bound: Level) -> dict[tuple[str, str], Measurement]:
+    """Return, for each two raters in alphabetical order, the share of states they agree on.
+
+    ``rows`` are of the table ``votes``; raters that never met are left out.
     """
     agreed: Counter[tuple[str, str]] = Counter()
     met: Counter[tuple[str, str]] = Counter()
@@ -62,24 +60,17 @@ def agreement_matrix(rows: Iterable[Row], bound: Level) -> dict[tuple[str, str],
             key = (min(raters[i], raters[j]), max(raters[i], raters[j]))
             met[key] += 1
             agreed[key] += level_of(row, i, j) <= bound
-    return {key: Measured(agreed[key] / met[key], met[key]) for key in sorted(met)}
+    return {key: Measurement(agreed[key] / met[key], met[key]) for key in sorted(met)}
 
 
-def nominal_alpha(units: Iterable[Sequence[str]]) -> Measured:
-    """Return Krippendorff's alpha for nominal values.
+def nominal_alpha(units: Iterable[Sequence[str]]) -> Measurement:
+    """Return Krippendorff's alpha for nominal values; ``units`` are the values that each one got.
 
-    ``1 - D_o / D_e`` over the units with at least two values (Krippendorff, *Computing
-    Krippendorff's Alpha-Reliability*, 2011, section C). Equal to the package
-    ``krippendorff``, whose tables need units x values x values numbers: 2,000 states with
-    1,000 different actions would take 16 GB there; this is linear in the values.
-
-    Args:
-        units: the values that each unit got; missing ones are left out.
-
-    Returns:
-        alpha, with ``n`` units that had two values or more. It is not defined where there
-        is none, or where all values are equal.
+    ``1 - D_o / D_e`` over the units with at least two values, which ``n`` counts (Krippendorff,
+    *Computing Krippendorff's Alpha-Reliability*, 2011, section C).
     """
+    # The package krippendorff needs units x values x values numbers: 16 GB for 2,000 states with
+    # 1,000 different actions. This is linear in the values.
     totals: Counter[str] = Counter()
     disagreed = 0.0
     n_units = 0
@@ -93,22 +84,16 @@ def nominal_alpha(units: Iterable[Sequence[str]]) -> Measured:
         disagreed += (len(unit) * (len(unit) - 1) - equal) / (len(unit) - 1)
     n = totals.total()
     if not n:
-        return Measured(None, 0, "not measured: no state with two voters")
+        return Measurement(None, 0, "not measured: no state with two voters")
     expected = (n * (n - 1) - sum(c * (c - 1) for c in totals.values())) / (n - 1)
     if expected == 0:
-        return Measured(None, n_units, "not defined: every voter took the same action everywhere")
-    return Measured(1 - disagreed / expected, n_units)
+        note = "not defined: every voter took the same action everywhere"
+        return Measurement(None, n_units, note)
+    return Measurement(1 - disagreed / expected, n_units)
 
 
-def alpha_by_tool(rows: Iterable[Row]) -> dict[str, Measured]:
-    """Return Krippendorff's alpha of the voters' clusters, by the tool that the agent used.
-
-    The value of a reply is its cluster, named by the cluster's action, so two voters of one
-    cluster have equal values, and an action that is common at many states agrees by chance.
-
-    Returns:
-        tool to alpha; the key ``""`` is over all tools.
-    """
+def _alpha_by_tool(rows: Iterable[Row]) -> dict[str, Measurement]:
+    """Return alpha of the voters' clusters by the agent's tool; the key ``""`` is over all."""
     units: dict[str, list[list[str]]] = defaultdict(list)
     for row in rows:
         labels = [label for label in row["labels"] if label is not None]
@@ -121,51 +106,51 @@ def alpha_by_tool(rows: Iterable[Row]) -> dict[str, Measured]:
 class NoiseFloor:
     """How often teachers differ from the agent beyond the agent's own noise.
 
-    ``teacher`` is P(teacher's action differs from the agent's), ``resample`` P(an action
-    sampled again from the agent's own family differs), ``excess`` their difference, all over
-    the audited states: those with a reply of a control. A control of another family is taken
-    at its word: then ``resample`` is that family's disagreement. ``error`` is the standard error of
-    the excess.
+    Over the states with a reply of a control. A control of another family counts like one of the
+    agent's: then ``resample`` is that family's disagreement.
     """
 
-    teacher: Measured
-    resample: Measured
-    excess: Measured
-    error: Measured
+    teacher: Measurement  #: P(a teacher's action differs from the agent's)
+    resample: Measurement  #: P(an action sampled again from the agent's family differs)
+    excess: Measurement  #: teacher - resample
+    error: Measurement  #: standard error of the excess
 
 
 def noise_floor(rows: Iterable[Row]) -> NoiseFloor:
     """Measure the noise floor on the states that a control answered.
 
-    Actions differ where the vote would not link them: beyond L1 if either changes
-    something, beyond L2 elsewhere. Each state counts once, however many teachers it has.
+    Actions differ if the vote would not link them: beyond L1 if either changes something, else
+    beyond L2. Each state counts once, however many teachers it has.
     """
     teachers: list[float] = []
     controls: list[float] = []
-    asked = 0
+    any_control = False
     for row in rows:
         differs: dict[bool, list[bool]] = {True: [], False: []}
         for at in range(1, len(row["raters"])):
-            strict = row["mutates"][0] or row["mutates"][at]
-            bound = Level.L1 if strict else Level.L2
+            bound = Level.L1 if row["mutates"][0] or row["mutates"][at] else Level.L2
             differs[row["controls"][at]].append(level_of(row, 0, at) > bound)
-        asked += bool(differs[True])
+        any_control |= bool(differs[True])
         if differs[True] and differs[False]:
             teachers.append(_mean(differs[False]))
             controls.append(_mean(differs[True]))
     n = len(teachers)
     if not n:
-        why = "no teacher answered a state that a control answered" if asked else ""
-        missing = Measured(None, 0, f"not measured: {why or 'no control replies'}")
+        unmet = "no teacher answered a state that a control answered"
+        why = unmet if any_control else "no control replies"
+        missing = Measurement(None, 0, f"not measured: {why}")
         return NoiseFloor(missing, missing, missing, missing)
     gaps = [a - b for a, b in zip(teachers, controls, strict=True)]
     excess = _mean(gaps)
-    error = Measured(None, n, "not measured: one audited state")
+    error = Measurement(None, n, "not measured: one audited state")
     if n > 1:
         variance = sum((gap - excess) ** 2 for gap in gaps) / (n - 1)
-        error = Measured(math.sqrt(variance / n), n)
+        error = Measurement(math.sqrt(variance / n), n)
     return NoiseFloor(
-        Measured(_mean(teachers), n), Measured(_mean(controls), n), Measured(excess, n), error
+        Measurement(_mean(teachers), n),
+        Measurement(_mean(controls), n),
+        Measurement(excess, n),
+        error,
     )
 
 
@@ -173,58 +158,33 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-#: The scope of statistics over every day of the lake.
-ALL = "all"
-
-
-Matrix = Mapping[tuple[str, str], Measured]
-
-
 @dataclass(frozen=True)
 class Quality:
-    """The statistics of a scope.
+    """The statistics of a scope."""
 
-    ``matrix`` is by level (``L1``, ``L2``), ``alpha`` by tool with ``""`` for all of them,
-    ``funnel`` rows from states to the dataset in order, ``reasons`` states by what came of
-    their vote, ``outcomes`` and ``tiers`` pairs, ``per_session`` (mean, largest) pairs of the
-    sessions that have any, ``length_ratio`` the deciles 1, 5 and 9 of chosen to rejected.
-    ``near`` are rows of the table ``near_duplicates``; ``contaminated`` counts flagged pairs,
-    ``controls`` the states that each control answered: they are raters without a vote.
-    """
-
-    scope: str
-    matrix: Mapping[str, Matrix]
-    alpha: Mapping[str, Measured]
+    matrix: Mapping[str, Matrix]  #: by level, ``L1`` and ``L2``
+    alpha: Mapping[str, Measurement]  #: by tool, ``""`` for all of them
     noise: NoiseFloor
     separation: Separation
-    funnel: Mapping[str, int]
-    reasons: Mapping[str, int]
+    funnel: Mapping[str, int]  #: rows from states to the dataset, in order
+    reasons: Mapping[str, int]  #: states by the outcome of their vote
     outcomes: Mapping[str, int]
     tiers: Mapping[str, int]
     drops: Mapping[str, int]
-    per_session: tuple[Measured, Measured]
-    length_ratio: Mapping[str, Measured]
+    per_session: tuple[Measurement, Measurement]  #: mean and largest, of sessions with pairs
+    length_ratio: Mapping[str, Measurement]  #: deciles 1, 5 and 9 of chosen to rejected
     contaminated: int
     pairs: int
-    near: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
-    controls: Mapping[str, int] = field(default_factory=dict)
+    near: Sequence[Mapping[str, Any]] = ()  #: rows of the table ``near_duplicates``
+    controls: Mapping[str, int] = field(default_factory=dict)  #: states that each one answered
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``preference_statistics``, in a fixed order."""
         out: list[dict[str, Any]] = []
 
-        def put(name: str, found: Measured, a: str = "", b: str = "", tool: str = "") -> None:
-            out.append(
-                {
-                    "statistic": name,
-                    "a": a,
-                    "b": b,
-                    "tool": tool,
-                    "value": found.value,
-                    "n": found.n,
-                    "note": found.note,
-                }
-            )
+        def put(name: str, found: Measurement, a: str = "", b: str = "", tool: str = "") -> None:
+            row = {"statistic": name, "a": a, "b": b, "tool": tool}
+            out.append({**row, "value": found.value, "n": found.n, "note": found.note})
 
         for label, matrix in self.matrix.items():
             for (a, b), found in matrix.items():
@@ -236,10 +196,10 @@ class Quality:
         put("excess_disagreement", self.noise.excess)
         put("excess_disagreement_error", self.noise.error)
         apart = self.separation
-        put("separability_auc", Measured(apart.auc, apart.pairs, apart.note))
-        put("separability_auc_error", Measured(apart.error, apart.pairs, apart.note))
+        put("separability_auc", Measurement(apart.auc, apart.pairs, apart.note))
+        put("separability_auc_error", Measurement(apart.error, apart.pairs, apart.note))
         for name, weight in apart.weights.items():
-            put("separability_weight", Measured(weight, apart.pairs), name)
+            put("separability_weight", Measurement(weight, apart.pairs), name)
         put("pairs_per_session_mean", self.per_session[0])
         put("pairs_per_session_max", self.per_session[1])
         for name, found in self.length_ratio.items():
@@ -254,14 +214,16 @@ class Quality:
             ("pairs_dropped", self.drops, self.funnel.get("candidates", 0)),
         ):
             for name, count in counts.items():
-                put(statistic, Measured(count, of), name)
-        put("contaminated_pairs", Measured(self.contaminated, self.pairs))
-        put("near_duplicate_pairs", Measured(len(self.near), self.pairs))
-        put(
-            "near_duplicates_across_sessions",
-            Measured(sum(not row["same_session"] for row in self.near), self.pairs),
-        )
+                put(statistic, Measurement(count, of), name)
+        put("contaminated_pairs", Measurement(self.contaminated, self.pairs))
+        put("near_duplicate_pairs", Measurement(len(self.near), self.pairs))
+        put("near_duplicates_across_sessions", Measurement(self.near_across, self.pairs))
         return out
+
+    @property
+    def near_across(self) -> int:
+        """The number of pairs with a near-duplicate in another session."""
+        return sum(not row["same_session"] for row in self.near)
 
 
 @dataclass(frozen=True)
@@ -275,24 +237,36 @@ class StatisticsReport(Report):
         return {scope: quality.rows() for scope, quality in self.by_scope.items()}
 
 
+_VOTE_COLUMNS = [
+    "reason", "n_families", "n_agree", "tool", "raters", "controls", "mutates", "labels", "levels",
+]  # fmt: skip
+_PAIR_COLUMNS = [
+    "pair_id", "session_id", "chosen", "rejected", "tier", "outcome", "length_ratio",
+    "contamination",
+]  # fmt: skip
+
+
+class _Votes:
+    """Rows of ``votes``, made again at each pass: as dictionaries they take 10x the memory."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self._table.to_batches(max_chunksize=1024):
+            yield from batch.to_pylist()
+
+
 def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = None) -> Quality:
     """Compute the statistics of a day, or of every day of the lake.
 
-    Args:
-        lake: reads ``states``, ``votes``, ``pairs``, ``normalized_pairs``, ``drops`` and, for
-            :data:`ALL`, ``dataset_pairs``, whose separability is then measured.
-        scope: ``YYYY-MM-DD`` or :data:`ALL`.
-        rules: the preference recipe; its defaults when not given.
+    For :data:`ALL` the separability is that of ``dataset_pairs``, once the dataset has been built.
     """
     rules = rules or PreferenceRules()
     days = lake.days("votes") if scope == ALL else [scope]
-    votes = _Votes(lake.read("votes", days=days, columns=_OF_VOTES))
+    votes = _Votes(lake.read("votes", days=days, columns=_VOTE_COLUMNS))
     pairs, prints = _pairs(lake, days, rules.near_duplicates)
-    dropped = Counter(
-        row["op"]
-        for day in days
-        for row in lake.rows("drops", days=[day], stage="pairs", columns=["op"])
-    )
+    drops = (lake.rows("drops", days=[day], stage="pairs", columns=["op"]) for day in days)
     counted, reasons, controls = Counter[str](), Counter[str](), Counter[str]()
     for row in votes:
         reasons[row["reason"]] += 1
@@ -307,27 +281,23 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
         "pairs": len(pairs),
     }
     if scope == ALL:
-        # A day's statistics are taken when its pairs are made, before these stages.
-        normalised = lake.read("normalized_pairs", columns=["pair_id"])
-        funnel["normalised"] = normalised.num_rows
-        funnel["dataset"] = lake.read("dataset_pairs", columns=["pair_id"]).num_rows
-    # Over the whole lake, what will be trained on counts, once it has been built.
-    apart = (
-        measured_on_dataset(lake, rules)
-        if funnel.get("dataset")
-        else separability(pairs, rules.separability)
-    )
+        # A day's statistics are computed with its pairs, before these stages.
+        for name, table in (("normalised", "normalized_pairs"), ("dataset", "dataset_pairs")):
+            funnel[name] = lake.read(table, columns=["pair_id"]).num_rows
     return Quality(
-        scope=scope,
         matrix={bound.label: agreement_matrix(votes, bound) for bound in (Level.L1, Level.L2)},
-        alpha=alpha_by_tool(votes),
+        alpha=_alpha_by_tool(votes),
         noise=noise_floor(votes),
-        separation=apart,
+        separation=(
+            measured_on_dataset(lake, rules)
+            if funnel.get("dataset")
+            else separability(pairs, rules.separability)
+        ),
         funnel=funnel,
         reasons=dict(sorted(reasons.items())),
         outcomes=_count(row["outcome"] or "unknown" for row in pairs),
         tiers=_count(row["tier"] for row in pairs),
-        drops=dict(sorted(dropped.items())),
+        drops=_count(row["op"] for rows in drops for row in rows),
         per_session=_per_session(pairs),
         length_ratio=_length_ratio(pairs),
         contaminated=sum(bool(row["contamination"]) for row in pairs),
@@ -335,25 +305,6 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
         near=near_duplicates(prints, rules.near_duplicates),
         controls=dict(sorted(controls.items())),
     )
-
-
-_OF_VOTES = [
-    "reason", "n_families", "n_agree", "tool", "raters", "controls", "mutates", "labels", "levels",
-]  # fmt: skip
-
-
-class _Votes:
-    """Rows of ``votes`` that are made from their columns each time they are walked.
-
-    As dictionaries, those of a large lake take ten times the memory.
-    """
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for some in self._table.to_batches(max_chunksize=1024):
-            yield from some.to_pylist()
 
 
 def write_statistics(
@@ -375,74 +326,65 @@ def write_statistics(
         StorageError: the lake is not writable.
     """
     scopes = [ALL] if days is None else sorted(set(days))
-    found: dict[str, Quality] = {}
+    by_scope: dict[str, Quality] = {}
     for done, scope in enumerate(scopes, start=1):
-        found[scope] = quality = measure(lake, scope, rules=rules)
-        rows = [*quality.rows(), *(_of_build(lake) if scope == ALL else ())]
+        by_scope[scope] = quality = measure(lake, scope, rules=rules)
+        rows = quality.rows()
+        if scope == ALL and (build := build_id(lake)):
+            # The build of the dataset that was measured.
+            note = {"a": build, "b": "", "tool": "", "n": 0, "note": "not a number"}
+            rows.append({"statistic": "build", **note})
         lake.write("preference_statistics", rows, scope=scope)
         lake.write("near_duplicates", [dict(row) for row in quality.near], scope=scope)
         if progress:
             progress("statistics", done, len(scopes))
-    return StatisticsReport(found)
-
-
-def _of_build(lake: Lake) -> list[dict[str, Any]]:
-    """Return the row that says which build of the dataset was measured, where there is one."""
-    name = build_id(lake)
-    row = {"statistic": "build", "a": name, "b": "", "tool": "", "n": 0, "note": "not a number"}
-    return [row] if name else []
+    return StatisticsReport(by_scope)
 
 
 def measured_on_dataset(lake: Lake, rules: PreferenceRules) -> Separation:
-    """Measure the separability of what will be trained on: every split of the dataset."""
+    """Measure the separability of every split of the dataset."""
     columns = ["session_id", "chosen", "rejected"]
     return separability(lake.rows("dataset_pairs", columns=columns), rules.separability)
-
-
-_COLUMNS = [
-    "pair_id", "session_id", "chosen", "rejected", "tier", "outcome", "length_ratio",
-    "contamination",
-]  # fmt: skip
 
 
 def _pairs(
     lake: Lake, days: Iterable[str], rules: NearDuplicates
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str, Shingles]]]:
-    """Return the pairs without their prompts, and what is compared of each.
+    """Return the pairs without prompts, and (pair id, session id, shingles) of each.
 
     One day's prompts are in memory at a time, and only the last messages are decoded.
     """
     rows: list[dict[str, Any]] = []
     prints: list[tuple[str, str, Shingles]] = []
     for day in days:
-        found = lake.rows("pairs", days=[day], columns=_COLUMNS)
+        of_day = lake.rows("pairs", days=[day], columns=_PAIR_COLUMNS)
         prompts = lake.read("pairs", days=[day], columns=["prompt"]).column("prompt")
-        for row, prompt in zip(found, prompts, strict=True):
+        for row, prompt in zip(of_day, prompts, strict=True):
             tail = prompt_tail(prompt.as_py() or [], rules.tail_chars)
             action = json.dumps(row["chosen"], ensure_ascii=False)
             prints.append((row["pair_id"], row["session_id"], shingles_of(tail, action)))
-        rows += found
+        rows += of_day
     return rows, prints
 
 
-def _per_session(pairs: Sequence[Mapping[str, Any]]) -> tuple[Measured, Measured]:
+def _per_session(pairs: Sequence[Row]) -> tuple[Measurement, Measurement]:
     counts = Counter(row["session_id"] for row in pairs)
     if not counts:
-        none = Measured(None, 0, "not measured: no pairs")
+        none = Measurement(None, 0, "not measured: no pairs")
         return none, none
     mean = counts.total() / len(counts)
-    return Measured(mean, len(counts)), Measured(max(counts.values()), len(counts))
+    return Measurement(mean, len(counts)), Measurement(max(counts.values()), len(counts))
 
 
-def _length_ratio(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
+def _length_ratio(pairs: Sequence[Row]) -> dict[str, Measurement]:
     ratios = [row["length_ratio"] for row in pairs if row["length_ratio"] is not None]
     if len(ratios) < 2:
-        why = Measured(None, len(ratios), "not measured: fewer than 2 pairs")
+        why = Measurement(None, len(ratios), "not measured: fewer than 2 pairs")
         return dict.fromkeys(("p10", "p50", "p90", "chosen_longer"), why)
     cuts = quantiles(ratios, n=10, method="inclusive")
     longer = sum(ratio > 1 for ratio in ratios) / len(ratios)
     values = {"p10": cuts[0], "p50": cuts[4], "p90": cuts[8], "chosen_longer": longer}
-    return {name: Measured(value, len(ratios)) for name, value in values.items()}
+    return {name: Measurement(value, len(ratios)) for name, value in values.items()}
 
 
 def _count(values: Iterable[str]) -> dict[str, int]:
@@ -460,14 +402,14 @@ class Leak:
 
 #: Stage to (rows that come in, rows that go out) as SQL of (id, where, day).
 _STAGES: dict[str, tuple[str, str]] = {
-    # Every archived file of a trajectory was parsed, and is there with its bytes of now.
+    # Every archived file of a trajectory was parsed, with its current bytes.
     "files": (
         "SELECT DISTINCT day || ' ' || sha256 AS id, day FROM raw_files"
         " WHERE NOT starts_with(agent_id, 'acompact')",
         "SELECT DISTINCT day || ' ' || sha256 AS id, 'sessions' AS place, day, sha256 AS why"
         " FROM sessions",
     ),
-    # Every error turn that tells something has a hint.
+    # Every error turn with a message has a hint.
     "hints": (
         "SELECT state_id AS id, day FROM states WHERE trim(hint) <> ''"
         " AND coalesce(error_kind, '') NOT IN ('cancelled', 'sibling_cancelled', 'sibling')",
@@ -501,16 +443,9 @@ _STAGES: dict[str, tuple[str, str]] = {
 
 
 def leaks(lake: Lake, stage: str, days: Iterable[str] | None = None) -> list[Leak]:
-    """Return the rows of a stage that are not accounted for, by id.
+    """Return the rows of a stage of :data:`_STAGES` that are not accounted for, by id.
 
-    Args:
-        lake: the lake.
-        stage: ``files`` (archived files to sessions), ``hints`` (error turns to hints), ``votes``
-            (states to votes), ``pairs`` (votes to pairs), ``normalize`` (pairs to
-            normalised pairs) or ``dataset`` (normalised pairs to the dataset).
-        days: only these days; all when ``None``.
-
-    A row leaks when it comes in and is nowhere after, is in two places, came in twice, has no
+    A row leaks if it comes in and is nowhere after, is in two places, came in twice, has no
     reason, or goes out without having come in.
     """
     rows_in, rows_out = _STAGES[stage]
@@ -534,3 +469,193 @@ def leaks(lake: Lake, stage: str, days: Iterable[str] | None = None) -> list[Lea
     """
     parameters = [] if wanted is None else [wanted, wanted]
     return [Leak(stage, str(row_id), what) for row_id, what in lake.query(sql, parameters)]
+
+
+#: More raters than this do not fit a page.
+MAX_RATERS = 12
+
+
+def agreement_figure(quality: Quality, level: str = "L2") -> str:
+    """Return Markdown with the heatmap of agreement at ``L1`` or ``L2``, the agent first."""
+    matrix = quality.matrix[level]
+    names = sorted({name for pair in matrix for name in pair}, key=lambda n: (n != AGENT, n))
+    if not names:
+        return "Nothing to compare: no state has a usable reply."
+    cells = {key: (found.value or 0.0, found.n) for key, found in matrix.items()}
+    note = f"\n\n{len(names) - MAX_RATERS} more are not drawn." if len(names) > MAX_RATERS else ""
+    alt = f"agreement heatmap: share of states on which two agree at {level} or finer"
+    return markdown_image(heatmap(names[:MAX_RATERS], cells), alt) + note
+
+
+def funnel_figure(quality: Quality) -> str:
+    """Return Markdown with the rows that are left after each stage."""
+    return markdown_image(bars(quality.funnel), "funnel: rows from states to the dataset")
+
+
+def separability_figure(found: Separation, bound: float) -> str:
+    """Return Markdown with the ROC curve of chosen against rejected, or why there is none."""
+    if found.auc is None:
+        return f"Separability was {found.note}."
+    picture = lines({"style": found.roc, "chance": ((0.0, 0.0), (1.0, 1.0))}, width=320, height=240)
+    strongest = sorted(found.weights.items(), key=lambda item: -abs(item[1]))[:5]
+    features = ", ".join(f"{name} {weight:+.2f}" for name, weight in strongest)
+    return (
+        markdown_image(picture, "separability: ROC of a classifier that sees only style")
+        + f"\n\nAUC {found.auc:.3f} ± {found.error or 0:.3f} on {found.pairs} pairs of"
+        f" {found.sessions} sessions; the bound is {bound:g}. Strongest features (standardized"
+        f" coefficients, positive for chosen): {features}."
+    )
+
+
+Table = list[dict[str, str | int | float | bool | None]]
+
+
+def reason_table(quality: Quality) -> Table:
+    """Return how many states became a pair, or not and why, in words."""
+    return [
+        {"reason": reason, "states": quality.reasons[reason], "meaning": meaning}
+        for reason, meaning in REASONS.items()
+        if reason in quality.reasons
+    ]
+
+
+def alpha_table(quality: Quality) -> Table:
+    """Return Krippendorff's alpha by tool, the most states first."""
+    return [
+        {
+            "tool": tool or "all tools",
+            "alpha": None if found.value is None else round(found.value, 4),
+            "states": found.n,
+            "note": found.note,
+        }
+        for tool, found in sorted(quality.alpha.items(), key=lambda item: (-item[1].n, item[0]))
+    ]
+
+
+def agreement_table(quality: Quality) -> Table:
+    """Return the agreement of each two raters at both levels."""
+    strict = quality.matrix["L1"]
+    return [
+        {
+            "a": a,
+            "b": b,
+            "at_L1": round(strict[a, b].value or 0.0, 4),
+            "at_L2": round(found.value or 0.0, 4),
+            "states": found.n,
+        }
+        for (a, b), found in quality.matrix["L2"].items()
+    ]
+
+
+#: Krippendorff: below it not even tentative conclusions.
+_LEAST_ALPHA = 0.667
+#: Standard errors that the excess over the noise floor must be away from 0.
+_SURE = 2.0
+#: The largest session's share of the pairs, and of near-duplicates across sessions.
+_MOST_OF_ONE_SESSION, _MOST_REPEATS = 0.1, 0.01
+#: Median length of chosen to rejected.
+_LENGTHS = (2 / 3, 3 / 2)
+
+
+@dataclass(frozen=True)
+class QualityVerdict:
+    """A figure's name, its verdict, and a sentence that says why."""
+
+    figure: str
+    word: Literal["good", "look", "not measured"]
+    sentence: str
+
+
+def verdicts(quality: Quality, rules: PreferenceRules) -> list[QualityVerdict]:
+    """Return what a person should know before training on this data, the votes first."""
+    figures = [
+        _alpha(quality),
+        _excess(quality),
+        _separability(quality, rules.separability.max_auc),
+        _lengths(quality),
+        _sessions(quality),
+    ]
+    if pairs := quality.pairs:
+        across, count = quality.near_across, quality.contaminated
+        share = across / pairs
+        sentence = f"{across} near-duplicates across sessions among {pairs} pairs ({share:.1%})."
+        figures.append(_judged("repeats", share <= _MOST_REPEATS, sentence))
+        sentence = f"{count} of {pairs} pairs are from sessions on a benchmark's repository."
+        figures.append(_judged("benchmarks", not count, sentence))
+    return figures
+
+
+def _judged(figure: str, good: bool, sentence: str) -> QualityVerdict:
+    return QualityVerdict(figure, "good" if good else "look", sentence)
+
+
+def _unmeasured(figure: str, why: str, remedy: str = "") -> QualityVerdict:
+    reason = why.removeprefix("not measured: ").removeprefix("not measured") or "no data"
+    return QualityVerdict(figure, "not measured", f"{reason.capitalize()}{remedy}.")
+
+
+def _alpha(quality: Quality) -> QualityVerdict:
+    name, found = "teachers' agreement", quality.alpha.get("", Measurement(None, 0))
+    if found.value is None:
+        return _unmeasured(name, found.note, "; ask at least two families of teachers")
+    value = f"Krippendorff's alpha is {found.value:.2f}"
+    if found.value >= _LEAST_ALPHA:
+        return _judged(name, True, f"{value}.")
+    by_tool = {tool: m.value for tool, m in quality.alpha.items() if tool and m.n >= 10}
+    known = {tool: value for tool, value in by_tool.items() if value is not None}
+    worst = min(known, key=lambda tool: known[tool], default="")
+    where = f"; they differ most on {worst} ({known[worst]:.2f})" if worst else ""
+    return _judged(
+        name, False,
+        f"{value}, below {_LEAST_ALPHA}: teachers often do different things{where}. Read pairs"
+        " before you trust them.",
+    )  # fmt: skip
+
+
+def _excess(quality: Quality) -> QualityVerdict:
+    name, excess, error = "beyond the noise floor", quality.noise.excess, quality.noise.error
+    if excess.value is None or error.value is None:
+        remedy = "; a teacher with control: true measures it"
+        return _unmeasured(name, excess.note or error.note, remedy)
+    sentence = (
+        f"Teachers differ from the agent {excess.value:+.2f} more than it from itself"
+        f" (± {error.value:.2f})"
+    )
+    if excess.value > _SURE * error.value:
+        return _judged(name, True, f"{sentence}.")
+    hint = "no more than chance may explain. Ask the control about more states."
+    return _judged(name, False, f"{sentence}: {hint}")
+
+
+def _separability(quality: Quality, bound: float) -> QualityVerdict:
+    name, found = "told apart by style", quality.separation
+    if found.auc is None:
+        return _unmeasured(name, found.note, "; more pairs and sessions are needed")
+    if found.auc <= bound:
+        return _judged(name, True, f"Style alone gives AUC {found.auc:.2f}, at most {bound}.")
+    first = max(found.weights, key=lambda feature: abs(found.weights[feature]), default="")
+    return _judged(
+        name, False,
+        f"Style alone tells chosen from rejected (AUC {found.auc:.2f}, above {bound}), most of all"
+        f" {first}: a model may learn that in place of the better action.",
+    )  # fmt: skip
+
+
+def _lengths(quality: Quality) -> QualityVerdict:
+    name, found = "lengths", quality.length_ratio.get("p50", Measurement(None, 0))
+    if found.value is None:
+        return _unmeasured(name, found.note)
+    sentence = f"The median chosen action has {found.value:.2f} of the rejected one's characters"
+    good = _LENGTHS[0] <= found.value <= _LENGTHS[1]
+    return _judged(name, good, sentence + ("." if good else ": a model may learn length."))
+
+
+def _sessions(quality: Quality) -> QualityVerdict:
+    name, most = "spread over sessions", quality.per_session[1]
+    if most.value is None or not quality.pairs:
+        return _unmeasured(name, most.note)
+    share = most.value / quality.pairs
+    sentence = f"The session with most pairs has {most.value:.0f} of {quality.pairs} ({share:.0%})"
+    good = share <= _MOST_OF_ONE_SESSION
+    remedy = "; max_pairs_per_session of the preference recipe caps it."
+    return _judged(name, good, sentence + ("." if good else remedy))

@@ -1,8 +1,4 @@
-"""The typed form of ``recipes/preferences/*.yaml``: which pairs are kept, and their bounds.
-
-Belongs here: fields, defaults and their checks. Does not belong here: applying them
-(``preferences.pairs.filters``, ``preferences.quality.statistics``).
-"""
+"""The preference recipe, ``recipes/preferences/*.yaml``."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -22,14 +18,14 @@ class _Model(BaseModel):
 
 
 class Hindsight(_Model):
-    """Weights of pairs by what became of the agent's action; 0 drops the pair."""
+    """Weights of pairs by the outcome of the agent's action; 0 drops the pair."""
 
     student_ok: Weight = 0.5
     student_bad: Weight = 1.5
 
 
 class Contamination(_Model):
-    """What to do with sessions on a benchmark's repository, by strength of the evidence."""
+    """What happens to sessions on a benchmark's repository, by strength of the evidence."""
 
     evidence: Literal["drop", "flag"] = "drop"
     by_name: Literal["drop", "flag"] = "flag"
@@ -37,7 +33,7 @@ class Contamination(_Model):
 
 
 class Terms(_Model):
-    """Which answers may be trained on, by the training terms of their authors."""
+    """Which answers may be trained on, by the training terms of their providers."""
 
     accepted: Annotated[
         list[Literal["enforced", "declared", "unknown", "not enforced"]], Field(min_length=1)
@@ -45,7 +41,7 @@ class Terms(_Model):
 
 
 class Separability(_Model):
-    """The bound of the check, and how much data a measurement needs."""
+    """The bound of the separability check, and how much data a measurement needs."""
 
     max_auc: Annotated[float, Field(ge=0.5, le=1, allow_inf_nan=False)] = 0.7
     min_pairs: Annotated[int, Field(ge=10)] = 50
@@ -61,14 +57,14 @@ class NearDuplicates(_Model):
 
 
 class JudgeRule(_Model):
-    """Who is asked, for money, whether two actions mean the same (level L3)."""
+    """The paid judge of whether two actions mean the same (level L3), and its ceiling."""
 
     teacher: str
     max_usd: Annotated[Decimal, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 
 
 class PreferenceRules(_Model):
-    """A preference recipe."""
+    """A preference recipe: which pairs are kept, and the bounds of their checks."""
 
     max_pairs_per_session: Annotated[int, Field(ge=1)] | None = 50
     hindsight: Hindsight = Hindsight()
@@ -93,5 +89,5 @@ class PreferenceRules(_Model):
 
 
 def bundled_benchmarks() -> Path:
-    """Return the list of benchmarks that is always used."""
+    """Return the path of the list of benchmarks that is always used."""
     return recipes_dir() / "preferences" / "benchmarks.yaml"

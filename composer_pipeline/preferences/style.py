@@ -1,12 +1,8 @@
-"""What a trivial classifier can tell between chosen and rejected actions.
+"""Separability: the AUC with which a classifier that sees only style tells chosen from rejected.
 
-Belongs here: the cross-validated AUC. Does not belong here: the features
-(``preferences.quality.style_features``) and the bound of the check (``preferences.rules``).
-
-Chosen actions are written by teachers and rejected ones by the agent, so a model may learn
-whose hand it was instead of what was better. The features see only style: how long, with or
-without text, how many calls, in which order keys stand, how strings are quoted and paths
-spelled. Which tool or file was chosen is the preference itself, and no feature.
+Chosen actions are written by teachers and rejected ones by the agent, so a model may learn the
+author in place of the better action. Which tool or file was chosen is the preference itself, and no
+feature.
 """
 
 import json
@@ -17,28 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_pipeline.actions import chat_calls
 from composer_pipeline.files import strings
 from composer_pipeline.preferences.rules import Separability
 
 FEATURES = (
-    "log_length",
-    "has_text",
-    "calls",
-    "arguments",
-    "keys_sorted",
-    "keys_reversed",
-    "keys_as_usual",
-    "single_quotes",
-    "double_quotes",
-    "newlines",
-    "spaces",
-    "absolute_paths",
-    "final_newline",
-    "non_ascii",
-)
-
-
+    "log_length", "has_text", "calls", "arguments", "keys_sorted", "keys_reversed",
+    "keys_as_usual", "single_quotes", "double_quotes", "newlines", "spaces", "absolute_paths",
+    "final_newline", "non_ascii",
+)  # fmt: skip
 _ABSOLUTE = re.compile(r"(?:^|[\s=\"'(])(?:/|~/)[\w.-]")
+#: Points of a ROC curve that a figure needs.
+_POINTS = 60
 
 
 def style_of(
@@ -46,7 +32,7 @@ def style_of(
 ) -> list[float]:
     """Return the numbers of an action, in the order of :data:`FEATURES`."""
     text = "".join(str(message.get("content") or "") for message in messages)
-    calls = _calls(messages)
+    calls = chat_calls(messages)
     keys = [(name, list(arguments)) for name, arguments in calls]
     body = "\n".join([s for _, arguments in calls for s in strings(arguments)] or [text])
     size = max(1, len(body))
@@ -58,7 +44,9 @@ def style_of(
         float(sum(len(order) for _, order in keys)),
         _share([order == sorted(order) for _, order in several]),
         _share([order == sorted(order, reverse=True) for _, order in several]),
-        _share([_in_order(order, usual.get(name, ())) for name, order in several]),
+        _share(
+            [order == [k for k in usual.get(name, ()) if k in order] for name, order in several]
+        ),
         body.count("'") / size,
         body.count('"') / size,
         body.count("\n") / size,
@@ -69,51 +57,34 @@ def style_of(
     ]
 
 
-def usual_orders(sides: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
-    """Return tool to its keys by their mean position over all actions, chosen or not."""
-    places: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for messages in sides:
-        for name, arguments in _calls(messages):
-            for position, key in enumerate(arguments):
-                places[name][key].append(position)
-    return {
-        name: tuple(sorted(of, key=lambda key: (_most_common(of[key]), key)))
-        for name, of in places.items()
-    }
-
-
-def _most_common(values: Sequence[int]) -> int:
-    counts = Counter(values)
-    return min(counts, key=lambda value: (-counts[value], value))
-
-
-def _in_order(keys: Sequence[str], usual: Sequence[str]) -> bool:
-    return list(keys) == [key for key in usual if key in keys]
-
-
 def _share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags) if flags else 0.5
 
 
-def _calls(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [
-        (call["function"]["name"], call["function"]["arguments"])
-        for message in messages
-        for call in message.get("tool_calls") or ()
-    ]
+def _usual_orders(sides: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
+    """Return tool to its keys by their most common position over all actions."""
+    positions: dict[str, dict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
+    for messages in sides:
+        for name, arguments in chat_calls(messages):
+            for position, key in enumerate(arguments):
+                positions[name][key][position] += 1
 
+    def most_common(counts: Counter[int]) -> int:
+        return min(counts, key=lambda position: (-counts[position], position))
 
-#: Points of a ROC curve that a figure needs.
-_POINTS = 60
+    return {
+        name: tuple(sorted(of, key=lambda key: (most_common(of[key]), key)))
+        for name, of in positions.items()
+    }
 
 
 @dataclass(frozen=True)
 class Separation:
-    """The result; ``auc`` is ``None`` where ``note`` says why nothing was measured.
+    """The result; ``auc`` is ``None`` if ``note`` says why nothing was measured.
 
     ``error`` is the standard error of the AUC (Hanley and McNeil 1982), ``roc`` points of
-    (false positive rate, true positive rate), ``weights`` the standardised coefficients of a
-    fit on everything: which feature gives the source away.
+    (false positive rate, true positive rate), ``weights`` the standardized coefficients of a
+    fit on everything.
     """
 
     auc: float | None
@@ -126,14 +97,10 @@ class Separation:
 
 
 def separability(rows: Sequence[Mapping[str, Any]], rules: Separability) -> Separation:
-    """Measure how well style tells chosen from rejected.
+    """Measure how well style tells chosen from rejected in pairs.
 
     A logistic regression over :data:`FEATURES` predicts each action from a fit on the other
     folds. A session is in one fold only, and both sides of a pair in the same one.
-
-    Args:
-        rows: pairs with ``session_id``, ``chosen`` and ``rejected`` (chat messages).
-        rules: folds, and the fewest pairs and sessions that give a number.
     """
     sessions = len({row["session_id"] for row in rows})
     if len(rows) < rules.min_pairs:
@@ -151,16 +118,16 @@ def separability(rows: Sequence[Mapping[str, Any]], rules: Separability) -> Sepa
     except ImportError:
         why = "not measured: needs pip install 'composer-pipeline[statistics]'"
         return Separation(None, len(rows), sessions, why)
-    sides = [(row[side], row["session_id"]) for row in rows for side in ("chosen", "rejected")]
-    usual = usual_orders([messages for messages, _ in sides])
-    data = [style_of(messages, usual) for messages, _ in sides]
+    sides = [row[side] for row in rows for side in ("chosen", "rejected")]
+    usual = _usual_orders(sides)
+    data = [style_of(messages, usual) for messages in sides]
     labels = [1, 0] * len(rows)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     scores = cross_val_predict(
         model,
         data,
         labels,
-        groups=[session for _, session in sides],
+        groups=[row["session_id"] for row in rows for _ in range(2)],
         cv=GroupKFold(min(rules.folds, sessions)),
         method="decision_function",
     )
@@ -180,7 +147,7 @@ def separability(rows: Sequence[Mapping[str, Any]], rules: Separability) -> Sepa
 
 
 def _error(auc: float, n: int) -> float:
-    """Standard error of an AUC with ``n`` of each class (Hanley and McNeil 1982, eq. 1)."""
+    """Return the standard error of an AUC with ``n`` of each class (Hanley and McNeil, eq. 1)."""
     both, one = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc) + (n - 1) * (both - auc**2 + one - auc**2)
     return math.sqrt(max(0.0, spread)) / n

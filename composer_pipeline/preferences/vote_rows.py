@@ -16,7 +16,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.preferences.actions.canonical import Level, canonical, mutates
 from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.actions.shell_parse import Place
-from composer_pipeline.preferences.eligibility import Reply
+from composer_pipeline.preferences.eligibility import Reply, is_usable, reply_age
 from composer_pipeline.preferences.vote import Vote, context_of
 from composer_pipeline.states.state import TraceState
 
@@ -74,17 +74,13 @@ def vote_figures(outcome: Vote) -> dict[str, Any]:
 
 def vote_row(
     state: TraceState,
+    rows: Sequence[Mapping[str, Any]],
     replies: Sequence[Reply],
     outcome: Vote,
-    *,
-    n_replies: int,
-    unusable: Sequence[str] = (),
-    cost: int = 0,
 ) -> dict[str, Any]:
     """Return the row of the table ``votes`` for a state.
 
-    ``unusable`` are ``teacher: status: why`` of the replies that are not among the usable
-    ``replies``; ``n_replies`` and ``cost``, in picodollars, count both.
+    ``rows`` are those of the table ``replies`` for the state, ``replies`` the usable ones.
     """
     excluded = {reply.teacher for reply in outcome.excluded}
     controls = {reply.teacher for reply in outcome.controls}
@@ -99,13 +95,18 @@ def vote_row(
     context = context_of(state) if replies else ActionContext()
     labels = _cluster_labels(outcome, context)
     near = dict(outcome.to_student)
+    unusable = [
+        f"{row['teacher']}: {row['status']}: {row['detail'] or 'no reason is recorded'}"
+        for row in sorted(rows, key=lambda row: (row["teacher"], reply_age(row)))
+        if not is_usable(row)
+    ]
     return {
         "state_id": state.state_id,
         "session_id": state.session_id,
-        "reason": reason_of(outcome, n_replies),
+        "reason": reason_of(outcome, len(rows)),
         "tier": outcome.tier,
-        "tool": state.action.tool_calls[0].name if state.action.tool_calls else "text",
-        "n_replies": n_replies,
+        "tool": first_tool(state.action),
+        "n_replies": len(rows),
         **vote_figures(outcome),
         "raters": [name for name, _, _ in raters],
         "families": [family for _, family, _ in raters],
@@ -119,9 +120,14 @@ def vote_row(
         ],
         "winners": sorted(reply.teacher for reply in outcome.members),
         "unusable": [*unusable, *(f"{e.teacher}: {e.kind}: {e.detail}" for e in outcome.excluded)],
-        "cost_picodollars": cost,
+        "cost_picodollars": sum(row["cost_picodollars"] or 0 for row in rows),
         "simulated": any(reply.simulated for reply in replies),
     }
+
+
+def first_tool(action: Action) -> str:
+    """Return the name of the first tool of an action, or ``text``."""
+    return action.tool_calls[0].name if action.tool_calls else "text"
 
 
 def _cluster_labels(outcome: Vote, context: ActionContext) -> dict[str, str]:

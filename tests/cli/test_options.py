@@ -217,7 +217,7 @@ def test_a_statistic_of_nought_is_a_number(run: Run, monkeypatch: pytest.MonkeyP
     measured = SimpleNamespace(by_scope={quality.ALL: SimpleNamespace(rows=lambda: rows)})
     monkeypatch.setattr(quality, "write_statistics", lambda *_, **__: measured)
     rules = str(recipes_dir() / "preferences" / "default.yaml")
-    views = importlib.import_module("composer_pipeline.preferences.quality_views")
+    views = importlib.import_module("composer_pipeline.preferences.quality")
     monkeypatch.setattr(views, "verdicts", lambda *_: [])
     code, out, _ = run("statistics", "--verbose", "--rules", rules)
     cells = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]

@@ -29,7 +29,7 @@ from composer_pipeline.preferences.actions.shell_parse import Place, varies
 
 
 @dataclass(frozen=True)
-class Situation:
+class ActionContext:
     """Where two actions would run: the place, and known file contents by absolute path."""
 
     place: Place = field(default_factory=Place)
@@ -46,17 +46,17 @@ class Situation:
         return next(same, None)
 
 
-def _compare_calls(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Comparison:
+def _compare_calls(a: CanonicalCall, b: CanonicalCall, context: ActionContext) -> Comparison:
     if a.form == b.form:
         return Comparison(Level.L0, "equal canonical form")
     if a.kind != b.kind:
         return Comparison(Level.NONE, f"{a.name} and {b.name} are of different classes")
     if a.kind == "edit":
-        return _edits(a, b, situation)
+        return _edits(a, b, context)
     if a.name != b.name:
         return Comparison(Level.L4, f"{a.name} and {b.name} are both of class {a.kind}")
     if a.name == "Bash":
-        return _bash(a, b, situation.place)
+        return _bash(a, b, context.place)
     return RULES.get(a.name, other_tool)(a.args, b.args)
 
 
@@ -79,7 +79,7 @@ def _loose(args: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _edits(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Comparison:
+def _edits(a: CanonicalCall, b: CanonicalCall, context: ActionContext) -> Comparison:
     x, y = a.args, b.args
     path = "notebook_path" if "notebook_path" in x else "file_path"
     if x.get(path) != y.get(path) or x.get(path) is None:
@@ -89,7 +89,7 @@ def _edits(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Comparis
     if a.name == b.name == "Write":
         return Comparison(Level.L2, "the same file written with different content")
     family = {a.name, b.name} <= {"Edit", "MultiEdit"}
-    content = situation.content(a.call.arguments.get("file_path"))
+    content = context.content(a.call.arguments.get("file_path"))
     if content is not None:
         after = [apply_edits(content, c.name, c.call.arguments) for c in (a, b)]
         # A whole written file counts without its final newline, edits byte for byte.
@@ -122,24 +122,24 @@ Semantic = Callable[[Action, Action], bool]
 
 
 def level(
-    a: Action, b: Action, situation: Situation, *, semantic: Semantic | None = None
+    a: Action, b: Action, context: ActionContext, *, semantic: Semantic | None = None
 ) -> Comparison:
     """Return the level of agreement of two actions; text before calls does not count."""
-    place = situation.place
-    return compare_read(read_action(a, place), read_action(b, place), situation, semantic=semantic)
+    place = context.place
+    return compare_read(read_action(a, place), read_action(b, place), context, semantic=semantic)
 
 
 def compare_read(
     a: CanonicalAction,
     b: CanonicalAction,
-    situation: Situation,
+    context: ActionContext,
     *,
     semantic: Semantic | None = None,
 ) -> Comparison:
     """Return the level of two canonical actions; at L4 ``semantic``, if given, may find L3."""
     if a.form == b.form:
         return Comparison(Level.L0, "equal canonical form" if a.calls else "equal text")
-    found = _compare(a, b, situation)
+    found = _compare(a, b, context)
     if semantic is not None and found.level is Level.L4:
         first, second = sorted((a, b), key=lambda side: side.form)
         if semantic(first.action, second.action):
@@ -147,7 +147,7 @@ def compare_read(
     return found
 
 
-def _compare(a: CanonicalAction, b: CanonicalAction, situation: Situation) -> Comparison:
+def _compare(a: CanonicalAction, b: CanonicalAction, context: ActionContext) -> Comparison:
     if not a.calls and not b.calls:
         return _texts(a.action.text, b.action.text)
     if not a.calls or not b.calls:
@@ -157,9 +157,9 @@ def _compare(a: CanonicalAction, b: CanonicalAction, situation: Situation) -> Co
             return Comparison(Level.L4, "both ask the user")
         return Comparison(Level.NONE, "one side calls a tool, the other answers in text")
     if len(a.calls) == len(b.calls) == 1:
-        return _compare_calls(a.calls[0], b.calls[0], situation)
+        return _compare_calls(a.calls[0], b.calls[0], context)
     # Parallel calls match in any order; the loosest match of the best matching is the level.
-    grid = [[_compare_calls(x, y, situation) for y in b.calls] for x in a.calls]
+    grid = [[_compare_calls(x, y, context) for y in b.calls] for x in a.calls]
     if len(a.calls) == len(b.calls):
         for bound in (Level.L0, Level.L1, Level.L2, Level.L4):
             match = _perfect_matching([[cell.level <= bound for cell in row] for row in grid])

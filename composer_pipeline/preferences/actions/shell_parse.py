@@ -148,6 +148,8 @@ class Line:
 
 #: The beginning of an assignment; an element of an array has a subscript.
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
+
+
 def opened(operator: str, target: str) -> tuple[str, ...]:
     """Return a redirection into or from a file in canonical spelling."""
     operator = operator.replace(">|", ">")

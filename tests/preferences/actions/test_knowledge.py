@@ -4,7 +4,7 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.preferences.actions.canonical import mutates
-from composer_pipeline.preferences.actions.levels import Situation, known_content
+from composer_pipeline.preferences.actions.levels import ActionContext, known_content
 from composer_pipeline.preferences.actions.shell_parse import Place
 
 PLACE = Place("/home/user/shop", "/home/user")
@@ -15,9 +15,9 @@ PLACE = Place("/home/user/shop", "/home/user")
 )
 def test_a_file_is_known_by_every_spelling_of_its_path(path):
     for spelling in ("/home/user/shop/a.py", "a.py"):
-        situation = Situation(PLACE, {spelling: "x = 1\n"})
-        assert situation.content(path) == "x = 1\n"
-        assert situation.content("b.py") is None
+        context = ActionContext(PLACE, {spelling: "x = 1\n"})
+        assert context.content(path) == "x = 1\n"
+        assert context.content("b.py") is None
 
 
 def test_an_edit_that_cannot_be_followed_makes_a_file_unknown():

@@ -4,13 +4,13 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.preferences.actions.canonical import Level
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.levels import ActionContext, level
 
 
 def between(name, a, b):
     one, other = (Action("", (ToolCall(name, arguments),)) for arguments in (a, b))
-    found = level(one, other, Situation()).level
-    assert found is level(other, one, Situation()).level
+    found = level(one, other, ActionContext()).level
+    assert found is level(other, one, ActionContext()).level
     return found
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.preferences.actions.canonical import Level
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.eligibility import (
     Reply,
     is_own,
@@ -181,7 +181,7 @@ def test_order_does_not_matter_and_nothing_is_lost(own, replies, shuffle):
     other = list(replies)
     shuffle.shuffle(other)
     assert vote(state_of(own), other) == got
-    accounted = [*got.voters, *got.doubles, *got.controls]
+    accounted = [*got.voters, *got.same_family, *got.controls]
     assert len(accounted) + len(got.excluded) == len(replies)
     assert {r.teacher for r in accounted} | {e.teacher for e in got.excluded} == {
         r.teacher for r in replies
@@ -228,12 +228,12 @@ def test_doubles_add_no_votes(own, replies, times):
 @settings(max_examples=100)
 @given(st.sampled_from(ACTIONS), st.sampled_from(ACTIONS))
 def test_levels_are_symmetric(a, b):
-    assert level(a, b, Situation()).level == level(b, a, Situation()).level
+    assert level(a, b, ActionContext()).level == level(b, a, ActionContext()).level
 
 
 def test_levels_are_not_transitive():
     a, b, c = (do("Read", file_path="a", offset=n, limit=10) for n in (1, 8, 15))
-    levels = [level(x, y, Situation()).level for x, y in ((a, b), (b, c), (a, c))]
+    levels = [level(x, y, ActionContext()).level for x, y in ((a, b), (b, c), (a, c))]
     assert levels == [Level.L1, Level.L1, Level.L2]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.levels import Situation
+from composer_pipeline.preferences.actions.levels import ActionContext
 from composer_pipeline.preferences.eligibility import Reply, is_own
 from composer_pipeline.preferences.vote import VoteDecision, same_action
 from tests.fixtures.states import made_state
@@ -34,9 +34,9 @@ def test_two_actions_count_as_one_at_l2_only_where_neither_changes_anything():
         sh(f"curl {more}https://api.test/{path}")
         for more, path in (("", 1), ("", 2), ("-X POST ", 3))
     )
-    assert same_action(get, other, Situation())
-    assert not same_action(get, post, Situation())
-    assert not same_action(post, get, Situation())
+    assert same_action(get, other, ActionContext())
+    assert not same_action(get, post, ActionContext())
+    assert not same_action(post, get, ActionContext())
 
 
 def test_clusters_say_who_is_with_the_agent():

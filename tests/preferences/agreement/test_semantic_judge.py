@@ -10,7 +10,7 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import BudgetExhausted, InputError
 from composer_pipeline.preferences.actions.canonical import Level
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.eligibility import Reply
 from composer_pipeline.preferences.judge import SemanticJudge, verdict_of
 from composer_pipeline.preferences.vote import vote
@@ -82,16 +82,16 @@ LOWER = Action("", (ToolCall("Grep", {"pattern": "class parser"}),))
 
 
 def test_off_by_default_and_injected():
-    assert level(A, B, Situation()).level is Level.L4
+    assert level(A, B, ActionContext()).level is Level.L4
     asked = []
 
     def same(x, y):
         asked.append((x, y))
         return True
 
-    verdict = level(A, B, Situation(), semantic=same)
+    verdict = level(A, B, ActionContext(), semantic=same)
     assert verdict.level is Level.L3
-    assert level(B, A, Situation(), semantic=same).level == 3
+    assert level(B, A, ActionContext(), semantic=same).level == 3
     assert asked[0] == asked[1]
 
 
@@ -100,22 +100,22 @@ def test_asked_only_where_the_class_is_equal():
         raise AssertionError("asked")
 
     read = Action("", (ToolCall("Read", {"file_path": "a"}),))
-    assert level(A, A, Situation(), semantic=never).level is Level.L0
-    assert level(A, read, Situation(), semantic=never).level is Level.NONE
+    assert level(A, A, ActionContext(), semantic=never).level is Level.L0
+    assert level(A, read, ActionContext(), semantic=never).level is Level.NONE
 
 
 def test_pays_once(server, tmp_path):
     handler, url = server
     with Ledger(tmp_path / "ledger.db") as ledger, make(url, ledger) as judge:
-        assert level(B, LOWER, Situation(), semantic=judge).level is Level.L3
-        assert level(LOWER, B, Situation(), semantic=judge).level is Level.L3
-        assert level(B, C, Situation(), semantic=judge).level is Level.L4
+        assert level(B, LOWER, ActionContext(), semantic=judge).level is Level.L3
+        assert level(LOWER, B, ActionContext(), semantic=judge).level is Level.L3
+        assert level(B, C, ActionContext(), semantic=judge).level is Level.L4
         assert (judge.asked, judge.unjudged) == (2, 0)
         spent = ledger.status()["run:r"]
         assert (spent.spent, spent.reserved, spent.unknown) == (24_000_000, 0, 0)
         assert ledger.status()["global"].spent == 24_000_000
     with Ledger(tmp_path / "ledger.db") as ledger, make(url, ledger) as again:
-        assert level(B, LOWER, Situation(), semantic=again).level is Level.L3
+        assert level(B, LOWER, ActionContext(), semantic=again).level is Level.L3
         assert (again.asked, again.cached) == (0, 1)
     assert len(handler.bodies) == 2
 
@@ -138,7 +138,7 @@ def test_an_answer_that_is_none_is_counted(server, tmp_path, answer):
     handler, url = server
     handler.answer = answer
     with Ledger(tmp_path / "ledger.db") as ledger, make(url, ledger) as judge:
-        assert level(B, LOWER, Situation(), semantic=judge).level is Level.L4
+        assert level(B, LOWER, ActionContext(), semantic=judge).level is Level.L4
         assert judge.unjudged == 1
 
 

@@ -5,8 +5,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from composer_pipeline.preferences.near_duplicates import near_duplicates, prompt_tail, shingles_of
-from composer_pipeline.preferences.quality import Measured, _length_ratio
-from composer_pipeline.preferences.quality_views import MAX_RATERS, agreement_figure
+from composer_pipeline.preferences.quality import (
+    MAX_RATERS,
+    Measurement,
+    _length_ratio,
+    agreement_figure,
+)
 from composer_pipeline.preferences.rules import NearDuplicates
 from composer_pipeline.preferences.style import FEATURES, style_of
 
@@ -41,7 +45,7 @@ def test_one_argument_stands_in_no_order():
 def test_raters_that_are_not_drawn_are_counted():
     def figure(raters: int) -> str:
         names = [f"r{n:02}" for n in range(raters)]
-        matrix = {(names[0], name): Measured(1.0, 1) for name in names[1:]}
+        matrix = {(names[0], name): Measurement(1.0, 1) for name in names[1:]}
         return agreement_figure(cast(Any, SimpleNamespace(matrix={"L2": matrix})))
 
     assert "not drawn" not in figure(MAX_RATERS)

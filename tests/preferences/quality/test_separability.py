@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from composer_pipeline.preferences.quality_views import separability_figure
+from composer_pipeline.preferences.quality import separability_figure
 from composer_pipeline.preferences.rules import Separability
 from composer_pipeline.preferences.style import FEATURES, separability
 

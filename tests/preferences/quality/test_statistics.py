@@ -3,8 +3,7 @@
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.quality import ALL, measure, write_statistics
-from composer_pipeline.preferences.quality_views import agreement_figure
+from composer_pipeline.preferences.quality import ALL, agreement_figure, measure, write_statistics
 
 
 def test_an_empty_lake_is_measured_as_nothing(tmp_path):

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.preferences.quality import Measured, NoiseFloor, Quality
-from composer_pipeline.preferences.quality_views import verdicts
+from composer_pipeline.preferences.quality import Measurement, NoiseFloor, Quality, verdicts
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.style import Separation
 
 
 def floor(excess: float | None, error: float | None, note: str = "") -> NoiseFloor:
-    some = Measured(0.3, 40)
-    return NoiseFloor(some, some, Measured(excess, 40, note), Measured(error, 40, note))
+    some = Measurement(0.3, 40)
+    return NoiseFloor(some, some, Measurement(excess, 40, note), Measurement(error, 40, note))
 
 
 def apart(auc: float | None, note: str = "") -> Separation:
@@ -21,16 +20,20 @@ def apart(auc: float | None, note: str = "") -> Separation:
     return Separation(auc, pairs=100, sessions=9, note=note, error=0.02, weights=weights)
 
 
+def alpha(overall: float) -> dict[str, Measurement]:
+    by_tool = {"Bash": Measurement(0.5, 40), "Edit": Measurement(0.2, 9)}
+    return {"": Measurement(overall, 90), **by_tool}
+
+
 def quality(**changes: Any) -> Quality:
     whole = Quality(
-        scope="all",
         matrix={},
-        alpha={"": Measured(0.667, 90), "Bash": Measured(0.5, 40), "Edit": Measured(0.2, 9)},
+        alpha=alpha(0.667),
         noise=floor(0.2, 0.0999),
         separation=apart(0.7),
         funnel={}, reasons={}, outcomes={}, tiers={}, drops={},
-        per_session=(Measured(3.0, 30), Measured(10.0, 30)),
-        length_ratio={"p50": Measured(1.5, 100)},
+        per_session=(Measurement(3.0, 30), Measurement(10.0, 30)),
+        length_ratio={"p50": Measurement(1.5, 100)},
         contaminated=0,
         pairs=100,
         near=[{"same_session": False}, *[{"same_session": True}] * 5],
@@ -50,19 +53,18 @@ def test_at_its_bounds_everything_is_good() -> None:
                for v in said)  # fmt: skip
 
 
-ALPHA = {"": Measured(0.66, 90), "Bash": Measured(0.5, 40), "Edit": Measured(0.2, 9)}
 NEAR = [{"same_session": False}] * 2
 
 
 @pytest.mark.parametrize(
     ("figure", "changes", "words"),
     [
-        ("teachers' agreement", {"alpha": ALPHA}, ["0.66", "Bash (0.50)", "Read pairs"]),
+        ("teachers' agreement", {"alpha": alpha(0.66)}, ["0.66", "Bash (0.50)", "Read pairs"]),
         ("beyond the noise floor", {"noise": floor(0.2, 0.1)}, ["+0.20", "± 0.10", "chance"]),
         ("beyond the noise floor", {"noise": floor(-0.5, 0.1)}, ["-0.50"]),
         ("told apart by style", {"separation": apart(0.71)}, ["0.71", "above 0.7", "calls"]),
-        ("lengths", {"length_ratio": {"p50": Measured(1.51, 9)}}, ["1.51", "length"]),
-        ("lengths", {"length_ratio": {"p50": Measured(0.66, 9)}}, ["0.66"]),
+        ("lengths", {"length_ratio": {"p50": Measurement(1.51, 9)}}, ["1.51", "length"]),
+        ("lengths", {"length_ratio": {"p50": Measurement(0.66, 9)}}, ["0.66"]),
         ("spread over sessions", {"pairs": 99}, ["10 of 99 (10%)", "max_pairs_per_session"]),
         ("repeats", {"near": NEAR}, ["2 near-duplicates across sessions among 100"]),
         ("benchmarks", {"contaminated": 1}, ["1 of 100"]),
@@ -78,14 +80,14 @@ def test_look(figure: str, changes: dict[str, Any], words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("figure", "changes", "part"),
     [
-        ("teachers' agreement", {"alpha": {"": Measured(None, 0, "not measured: one rater")}},
+        ("teachers' agreement", {"alpha": {"": Measurement(None, 0, "not measured: one rater")}},
          "One rater; ask at least two families"),
         ("beyond the noise floor", {"noise": floor(None, None, "not measured: no control replies")},
          "No control replies; a teacher with control: true"),
         ("beyond the noise floor", {"noise": floor(0.2, None, "not measured: one audited state")},
          "One audited state"),
         ("told apart by style", {"separation": apart(None, "not measured: 3 pairs")}, "3 pairs"),
-        ("lengths", {"length_ratio": {"p50": Measured(None, 0, "not measured: no pair")}},
+        ("lengths", {"length_ratio": {"p50": Measurement(None, 0, "not measured: no pair")}},
          "No pair."),
         ("spread over sessions", {"pairs": 0}, "No data."),
     ],

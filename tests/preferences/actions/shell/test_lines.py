@@ -1,42 +1,30 @@
-"""The shell room alone: two readers of plain lines, spellings of words, effects, folders."""
+"""Shell lines alone: words, grammars, spellings, effects, folders."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from composer_pipeline.preferences.actions import shell_meaning
 from composer_pipeline.preferences.actions.levels import known_content
 from composer_pipeline.preferences.actions.shell_options import grammar_of, read
 from composer_pipeline.preferences.actions.shell_options_table import ALIASES, GRAMMARS
-from composer_pipeline.preferences.actions.shell_parse import Place, read_plain, read_tree
+from composer_pipeline.preferences.actions.shell_parse import Place, parse
 
 PLACE = Place("/home/ana/shop", "/home/ana")
 
-_atoms = st.sampled_from(
-    ["ls", "rm", "cat", "a.py", "'a b'", '"a b"', "'*'", "*.py", "?", "-la", "ls --x=1", "X=1",
-     "2>&1", ">", ">>", "<", "f", "/dev/null", "&&", "||", "|", "|&", ";", "\n", "~/x", "'~/x'",
-     "a~b", "{}", "'{a,b}'", "#", "a#b", "é", "12", "2>", "&>", "!", "x[1]", "if", "time", "export",
-     '"it\'s"', "'say \"x\"'", "''", "a=b", "@", "%", "+x", "^", ":", ",", "HEAD~1", "::t"]
-)  # fmt: skip
 
-
-@settings(max_examples=500)
-@given(st.lists(_atoms, min_size=1, max_size=9), st.sampled_from([" ", "  ", ""]))
-def test_the_short_cut_reads_what_the_grammar_reads(atoms, blank):
-    line = (" " + blank).join(atoms) if blank else " ".join(atoms)
-    line = line.strip()
-    plain = read_plain(line)
-    if plain is None:
-        return
-    tree = read_tree(line)
-    # The grammar rejects a few lines that the shell accepts; then there is nothing to compare.
-    if tree.parsed:
-        assert plain.stages == tree.stages
-
-
-def test_the_short_cut_is_taken():
-    assert read_plain("cd /x && pytest -q 'a b' 2>&1 | tail -5") is not None
-    assert read_plain("echo $X") is None
+@pytest.mark.parametrize(
+    ("line", "words", "env"),
+    [
+        ("2>&1 X=1 ls", ("ls",), ("X=1",)),
+        ("2>&1 2>&1 X=1 ls 2>&1", ("ls",), ("X=1",)),
+        ("> f 2>&1 X='a b' Y=\"c\" ls -l Z=1", ("ls", "-l", "Z=1"), ("X=a b", "Y=c")),
+        ("<h >f X='~/a' Y=~/b ls", ("ls",), (r"X=\~/a", "Y=~/b")),
+        ("2>&1 2>&1 X=1", (), ("X=1",)),
+        ("2>&1 2>&1 ls X=1", ("ls", "X=1"), ()),
+    ],
+)
+def test_assignments_after_redirections_are_the_environment(line, words, env):
+    (stage,) = parse(line).stages
+    assert (stage.words, stage.env) == (words, env)
 
 
 @pytest.mark.parametrize("command", sorted(GRAMMARS))

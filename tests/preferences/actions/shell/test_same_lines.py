@@ -4,12 +4,12 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.preferences.actions.canonical import Level
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.levels import ActionContext, level
 
 
 def between(a, b):
     one, other = (Action("", (ToolCall("Bash", {"command": line}),)) for line in (a, b))
-    return level(one, other, Situation()).level
+    return level(one, other, ActionContext()).level
 
 
 @pytest.mark.parametrize(

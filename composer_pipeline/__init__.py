@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Arrow's own allocator keeps what it once had: 50 to 160 MB more at the peak of plan, pairs,
-# dataset and publish, in the same CPU time. Arrow reads this once, when it is loaded.
+# Arrow's own allocator keeps 50 to 160 MB more at the peak of plan, pairs, dataset and publish.
+# Arrow reads this once, when it is loaded.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
-#: Name to the module that has it: the language, the files a user writes, the stages and
-#: questions in order, the errors.
+#: Name -> the module that has it.
 _WHERE = {
     "Lake": "lake.store",
     "Action": "actions",

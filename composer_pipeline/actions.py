@@ -9,7 +9,7 @@ import jsonschema
 import msgspec
 import referencing
 
-#: What the text of a failed call's result starts with, as chat message.
+#: Prefix of a failed call's result in a chat message.
 ERROR_PREFIX = "[tool error] "
 
 #: Arguments of tools that hold the path of one file.
@@ -81,7 +81,7 @@ def _call(tool: str, given: Mapping[str, Any]) -> str:
     return "\n".join([tool, *lines])
 
 
-#: Lines as long as this are shown cut off.
+#: Lines of this length are shown cut off.
 _CUT_OFF = 2000
 _NUMBERED = re.compile(r"^ *(\d+)(?:→|\t)(.*)$")
 

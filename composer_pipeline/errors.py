@@ -1,4 +1,4 @@
-"""The errors that a user can cause or must decide about, as one tree.
+"""The errors that a user sees.
 
 ComposerError            one sentence for the user               exit code 1
 +-- InputError           bad usage, a bad file, field or option  exit code 2

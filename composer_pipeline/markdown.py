@@ -1,4 +1,4 @@
-"""Markdown from values: tables, code that cannot end its own fence, numbers as people read them."""
+"""Markdown from values: tables, fenced code, numbers for people."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table; a cell's line ends and bars do not break it."""
+    """Return a table; line ends and bars in cells are escaped."""
 
     def line(cells: Sequence[Any]) -> str:
         return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
@@ -19,7 +19,7 @@ def _cell(value: Any) -> str:
 
 
 def fenced(text: str, language: str = "text") -> str:
-    """Return text as a block of code, whatever fences are in it."""
+    """Return text as a code block, with a fence longer than any inside."""
     longest = max(map(len, re.findall("`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
@@ -31,20 +31,20 @@ def code(text: str) -> str:
 
 
 def count(number: int) -> str:
-    """Return a whole number with its thousands apart."""
+    """Return an integer with thousands separators."""
     return f"{number:,}"
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share in per cent, or a dash where there is nothing to share."""
+    """Return a share in per cent, or a dash if the whole is 0."""
     return f"{part / whole:.0%}" if whole else "-"
 
 
 def dollars(amount: float) -> str:
-    """Return US dollars: cents, or what is left of one to two figures."""
+    """Return US dollars with cents; small amounts with two significant digits."""
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.2g}"
 
 
 def image(name: str, alt: str) -> str:
-    """Return a picture of the repository."""
+    """Return an image of the repository."""
     return f"![{alt}]({name})"

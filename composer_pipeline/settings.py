@@ -1,4 +1,4 @@
-"""Where things are, from the environment: the lake, the sessions, the recipes."""
+"""Settings from the environment and from ``.env``; never secrets."""
 
 import os
 import re
@@ -46,7 +46,7 @@ class Settings(BaseModel):
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """Return the globs of ``COMPOSER_EXCLUDE``, which commas part: never archived."""
+        """Return the comma-separated globs of ``COMPOSER_EXCLUDE``: never archived."""
         return tuple(glob.strip() for glob in self.exclude.split(",") if glob.strip())
 
     @property
@@ -79,7 +79,7 @@ def env_file() -> Path:
 
 
 def load_env_file() -> None:
-    """Take the ``COMPOSER_*`` lines into the environment, where a name is not set yet."""
+    """Set the environment variables of the file's ``COMPOSER_*`` lines that are not set yet."""
     try:
         text = env_file().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -90,7 +90,7 @@ def load_env_file() -> None:
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """Return the text of a file with some values; its other lines stay as they are."""
+    """Return the text of an ``.env`` file with some values set; other lines stay."""
     left = dict(values)
     lines = []
     for line in text.splitlines():

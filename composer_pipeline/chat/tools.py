@@ -29,12 +29,12 @@ class InstalledTools(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """The name under which replies record where their schemas came from."""
+        """The name by which replies record where their schemas came from."""
         return f"installed@{self.version}"
 
 
 def version_number(version: str) -> tuple[int, ...]:
-    """Return a version's numbers, in which versions are ordered."""
+    """Return a version's numbers, by which versions are ordered."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
@@ -63,7 +63,7 @@ def nearest(sets: list[InstalledTools], version: str | None) -> InstalledTools |
     return below[-1] if below else ordered[0]
 
 
-#: Uses from which a key that was always there counts as required.
+#: Uses after which a key that was always present counts as required.
 MIN_USES_FOR_REQUIRED = 5
 
 
@@ -219,7 +219,7 @@ class Toolsets:
         for state in states:
             self._states.setdefault((state.day, state.session_id), []).append(state)
         self._installed = installed_tools(lake)
-        #: Equal sets are one object, so that conversions are shared and memory is bounded.
+        #: Equal toolsets are one object, so that conversions are shared and memory is bounded.
         self._same: dict[tuple[str, str], Toolset] = {}
         self._day = lru_cache(KEPT_DAYS)(partial(_Day.read, lake))
         self._chosen = lru_cache(KEPT_SESSIONS)(self._choose)

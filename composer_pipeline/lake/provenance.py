@@ -44,21 +44,20 @@ class Record(msgspec.Struct, frozen=True):
 
     inputs: dict[str, tuple[str, str]]
     settings: dict[str, str]
-    #: Rows that should be there and could not be had, why, and how many runs with the same inputs
-    #: and settings tried.
+    #: Rows that could not be obtained, why, and how many runs with these inputs tried.
     missing: int = 0
     tries: int = 0
     why: str = ""
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """Why a day is not current: never made, made from something else, or lacking some rows."""
+    """Why a day is stale: never made, made from something else, or lacking some rows."""
 
     reason: str
     kind: Literal["absent", "changed", "missing"] = "changed"
 
 
-#: Day -> why it is not current.
+#: Day -> why it is stale.
 StaleDays = dict[str, Staleness]
 
 
@@ -71,14 +70,14 @@ class FileStamps:
         self._hashes: dict[str, str] = {}
 
     def of(self, part: Part) -> str:
-        """Return size and time of a partition's file; empty where there is none."""
+        """Return size and time of a partition's file, or an empty string."""
         table, keys = part
         if table not in self._tables:
             self._tables[table] = _file_stamps(self._lake, table)
         return self._tables[table].get(self._lake.path(table, **keys), "")
 
     def hash_of(self, part: Part) -> str:
-        """Return the hash of a partition's bytes; empty where there is no file any more."""
+        """Return the hash of a partition's bytes, or an empty string."""
         name = _name(*part)
         if name not in self._hashes:
             self._hashes[name] = _hash(self._lake, part)
@@ -113,7 +112,7 @@ def recorded(lake: Lake, derivation: Derivation, stamps: FileStamps) -> Iterator
 
 
 def read_record(lake: Lake, derivation: Derivation) -> Record | None:
-    """Return the record of one partition; ``None`` where there is none that can be read."""
+    """Return the record of one partition; ``None`` without a readable one."""
     if not lake.exists(derivation.record_name):
         return None
     try:
@@ -200,7 +199,7 @@ def stale_days(
 
 
 def build_id(lake: Lake) -> str:
-    """Return the name of the build that the dataset tables are of; empty where there is none."""
+    """Return the name of the dataset's build, or an empty string."""
     if not lake.exists(BUILD):
         return ""
     try:

@@ -22,7 +22,7 @@ _EXTRAS = {
 
 
 def run_checks(lake: Lake, settings: Settings) -> list[dict[str, str]]:
-    """Return one ``{name, status, detail}`` a check; status is ok, warn or fail."""
+    """Return a ``{name, status, detail}`` for each check; status is ok, warn or fail."""
     checks = [_python(), *(_extra(name, modules) for name, modules in _EXTRAS.items())]
     checks += [_model(), _key("OPENROUTER_API_KEY", "replay"), _key("HF_TOKEN", "publish")]
     checks += [_teachers(settings), _redaction(settings), _sessions(settings)]
@@ -31,7 +31,7 @@ def run_checks(lake: Lake, settings: Settings) -> list[dict[str, str]]:
 
 
 def check(name: str, status: str, detail: str) -> dict[str, str]:
-    """Return one row of the report; ``status`` is ok, warn, fail or skipped."""
+    """Return one row of the report."""
     return {"name": name, "status": status, "detail": detail}
 
 

@@ -336,6 +336,7 @@ class ForgetReport(Report):
     """What was forgotten, or would be with ``dry_run``."""
 
     sessions: list[str]
+    #: Those that were not named and hold records of the named ones.
     repeating: list[str]
     dry_run: bool
     days: list[str]
@@ -344,6 +345,7 @@ class ForgetReport(Report):
     archived_files: int
     replies: int = 0
     exports: list[str] = field(default_factory=list)
+    #: Training runs of this lake: only removing their folders removes what they learned.
     runs: list[str] = field(default_factory=list)
 
 
@@ -504,6 +506,7 @@ class WithdrawReport(Report):
     dry_run: bool
     at: str = ""
     tombstones: int = 0
+    #: ``None`` if the lake held nothing any more.
     forgotten: ForgetReport | None = None
     next: list[str] = field(default_factory=lambda: list(NEXT))
 

@@ -116,7 +116,7 @@ def _first_reason(days: StaleDays) -> str:
 
 
 def _next(lake: Lake, report: StatusReport) -> str:
-    """Return the command that goes on."""
+    """Return the command to go on with."""
     days = lake.days("raw_files")
     if lake.exists(PLAN):
         return "composer-pipeline forget  (it was interrupted)"
@@ -151,8 +151,8 @@ def stale_files(lake: Lake, paths: Iterable[Path | str]) -> StaleDays:
 
 def stale_states(lake: Lake) -> StaleDays:
     """Return the archived days that this parser and these redaction rules did not write."""
-    # Rows name their file's hash, parser and rules themselves: what was redacted must be known of
-    # a table that came here without its record, too.
+    # By the rows themselves, which name their file's hash, parser and redaction rules: whether a
+    # table is redacted must be known without a record, too.
     found: StaleDays = {}
     for day in lake.days("raw_files"):
         if is_current(lake, day):
@@ -198,7 +198,7 @@ def days_with_votes(lake: Lake) -> list[str]:
 
 
 def _families(lake: Lake, day: str) -> int:
-    """Return how many families have a usable reply that votes to a state of a day."""
+    """Return how many families have a usable voting reply to a state of a day."""
     rows = lake.read("replies", days=[day], columns=["family", "control", "status"]).to_pylist()
     return len({row["family"] for row in rows if row["status"] == "ok" and not row["control"]})
 
@@ -228,7 +228,7 @@ TRIES = 5
 
 
 def harvest_days(lake: Lake, paths: Iterable[Path | str]) -> list[str]:
-    """Return the days that a harvest has work on: at the source, in the archive or the states."""
+    """Return the days to harvest: new or changed at the source, or stale in the lake."""
     return sorted({*stale_files(lake, paths), *stale_states(lake), *stale_hints(lake)})
 
 
@@ -270,7 +270,7 @@ TABLE_OF: Mapping[str, str] = {
 
 
 def days_held(lake: Lake, teacher_set: TeacherSet | None) -> dict[str, list[str]]:
-    """Return asset -> the days that it is done with; teachers by ``teacher_replies/NAME``."""
+    """Return asset -> its finished days; a teacher is ``teacher_replies/NAME``."""
     found = {asset: lake.days(table) for asset, table in TABLE_OF.items()}
     records = read_records(lake, "replies")
     for teacher in teacher_set.teachers if teacher_set else []:

@@ -1,4 +1,4 @@
-"""Whether a lake holds what it should: every byte, every count, every cent."""
+"""Checks of a lake's contents: every byte, every count, every cent."""
 
 import hashlib
 from collections import Counter
@@ -26,13 +26,14 @@ _CHUNK = 1 << 20
 
 @dataclass(slots=True)
 class VerifyReport(Report):
-    """What was looked at, and what is wrong with it: a sentence each."""
+    """What was checked, and a sentence for each problem."""
 
     problems: list[str] = field(default_factory=list)
     days: int = 0
     files: int = 0
     archived: int = 0
     archived_bytes: int = 0
+    #: Archived pieces that no manifest names, of a killed ingest; the next one uses them.
     unnamed: int = 0
     replies: int = 0
 
@@ -171,7 +172,7 @@ def _days(lake: Lake, days: list[str], damaged: set[str]) -> Iterator[str]:
 
 
 def _broken_chains(lake: Lake, day: str) -> int:
-    """Count chains that were written for other messages, and messages whose hash is not theirs."""
+    """Count chains written for other messages, and messages with a wrong hash."""
     hashes: dict[int, str] = {}
     broken = 0
     for row in lake.read("messages", days=[day], columns=["n", "hash", "json"]).to_pylist():

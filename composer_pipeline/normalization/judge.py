@@ -26,10 +26,10 @@ from composer_pipeline.normalization.text_columns import PAIR_PARTS, pair_text
 #: The release of py-data-juicer whose statistics these are.
 VERSION = "1.6.1"
 
-#: Code points counted at once; bounds the memory to some ten times as many bytes.
+#: Code points counted at a time; about ten times as many bytes are in memory.
 CHUNK = 300_000
 
-#: Filters whose statistic is counted here.
+#: Filters whose statistic is computed here.
 COLUMNAR = frozenset(
     {
         "alphanumeric_filter",
@@ -73,7 +73,7 @@ def _same_version() -> bool:
 
 @cache
 def _special() -> Any:
-    """Whether each code point is one of data-juicer's special characters."""
+    """Return for each code point if it is one of data-juicer's special characters."""
     module = importlib.import_module("data_juicer.ops.common.special_characters")
     table = np.zeros(0x110000, bool)
     # Emoji of several code points are in the set too, and no character equals one.
@@ -99,7 +99,7 @@ def _pieces(texts: list[str]) -> list[list[str]]:
 
 
 def _points(texts: list[str]) -> tuple[Any, Any]:
-    """The code points of all texts, and where each text ends."""
+    """Return the code points of all texts, and where each text ends."""
     joined = "".join(texts).encode("utf-32-le", "surrogatepass")
     return np.frombuffer(joined, np.uint32), np.cumsum(
         [len(text) for text in texts], dtype=np.int64
@@ -107,7 +107,7 @@ def _points(texts: list[str]) -> tuple[Any, Any]:
 
 
 def _per_text(places: Any, ends: Any) -> list[int]:
-    """How many of the sorted ``places`` lie in each text."""
+    """Count the sorted ``places`` in each text."""
     before = np.searchsorted(places, ends)
     counts: list[int] = np.diff(before, prepend=0).tolist()
     return counts
@@ -123,11 +123,11 @@ def _ratios(table: Any, texts: list[str]) -> list[float]:
 
 
 def _words(texts: list[str]) -> list[int]:
-    """Words are runs between breaks that are not special characters throughout."""
+    """Count words: runs between breaks that are not special characters throughout."""
     points, ends = _points(texts)
     plain = np.flatnonzero(~_special()[points])
     breaks = (points == ord(" ")) | (points == ord("\n")) | (points == ord("\t"))
-    # A text begins a run of its own, though no break stands before it.
+    # Each text begins a new run, though there is no break before it.
     starts = ends[:-1]
     breaks[starts[starts < len(points)]] = True
     runs = np.cumsum(breaks, dtype=np.int32)[plain]
@@ -138,8 +138,8 @@ def _words(texts: list[str]) -> list[int]:
 
 Batch = dict[str, list[str]]
 
-#: What a chunk of values gives, one item a value: for a filter ``None`` (kept) or
-#: (statistic, value, bound); for a deduplicator a hash; for a mapper a text.
+#: One item for each value: of a filter ``None`` (kept) or
+#: (statistic, value, bound), of a deduplicator a hash, of a mapper a text.
 Results = list[Any]
 
 #: Below this many characters a second process costs more than it saves.
@@ -147,7 +147,7 @@ POOL_CHARS = 4_000_000
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """One row that a step dropped; ``row`` counts from 0 over the table that was given."""
+    """A row that a step dropped; ``row`` is its position in the given table."""
 
     row: int
     step: str
@@ -195,7 +195,7 @@ def evaluate(op: Any, batch: Batch, count: int) -> Results:
     except InputError:
         raise
     except Exception as error:
-        # An operator may raise anything; the user must hear which one it was.
+        # An operator may raise anything; the error must name it.
         text = " ".join(str(error).split())[:300]
         raise InputError(f"[{op._name}] {type(error).__name__}: {text}") from error
 
@@ -207,7 +207,7 @@ def judge(
     executor: Executor | None = None,
     report: Callable[[str], None] | None = None,
 ) -> list[Drop]:
-    """Run filters, selectors and deduplicators in order over the rows that are left."""
+    """Run filters, selectors and deduplicators in order; return every dropped row once."""
     ops = importlib.import_module("data_juicer.ops")
     columns = _Columns(table)
     executor = executor or Local()
@@ -258,7 +258,7 @@ class _Columns:
         return [values[row] for row in alive]
 
     def distinct(self, name: str, alive: list[int]) -> tuple[list[str], list[int]]:
-        """Return the distinct values of some rows in order of first use, and each row's."""
+        """Return the distinct values of some rows, and each row's position among them."""
         places: dict[str, int] = {}
         positions = [places.setdefault(value, len(places)) for value in self.plain(name, alive)]
         return list(places), positions
@@ -291,7 +291,7 @@ def _filter(
 def _verdicts(op: Any, batch: Batch, count: int) -> Results:
     if op._name in TEXT_FILTERS and (counted := columnar(op, batch[op.text_key])) is not None:
         name, numbers = counted
-        # Far fewer numbers than texts; the operator judges each number once.
+        # There are far fewer numbers than texts: each number is judged once.
         stats = [{name: number} for number in dict.fromkeys(numbers)]
         verdict = {s[name]: why for s, why in zip(stats, _keep(op, {}, stats), strict=True)}
         return [verdict[number] for number in numbers]
@@ -309,7 +309,7 @@ def _verdicts(op: Any, batch: Batch, count: int) -> Results:
 
 
 def _keep(op: Any, part: dict[str, Any], stats: list[dict[str, Any]]) -> Results:
-    """The operator's verdicts on statistics, with the reason of each that it drops."""
+    """Return the operator's verdicts on statistics: ``None``, or why it drops the value."""
     stats_key = importlib.import_module("data_juicer.utils.constant").Fields.stats
     stats = _as_stored(stats)
     kept = [bool(verdict) for verdict in op.process_batched({**part, stats_key: stats})]
@@ -330,7 +330,7 @@ def _as_stored(stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _why(op: Any, stats: dict[str, Any]) -> tuple[str, str, str]:
-    """(statistic, value, bound that it broke), as text for the ledger."""
+    """Return (statistic, value, broken bound) as text for ``drops``."""
     name, value = next(iter(stats.items()), ("", ""))
     if not getattr(op, "reversed_range", False) and isinstance(value, int | float):
         for attribute, bound in sorted(vars(op).items()):
@@ -372,7 +372,7 @@ def _mapped(op: Any, batch: Batch, count: int) -> Results:
 
 
 def _hashes(op: Any, batch: Batch, count: int) -> Results:
-    """The columns that ``compute_hash`` adds, one dictionary a value."""
+    """Return the columns that ``compute_hash`` adds, one dictionary for each value."""
     compute = type(op).compute_hash
     names = list(batch)
     out: Results = []
@@ -385,7 +385,7 @@ def _hashes(op: Any, batch: Batch, count: int) -> Results:
 def _deduplicate(
     executor: Executor, index: int, op: Any, columns: _Columns, alive: list[int]
 ) -> Dropped:
-    """Keep the first row of each hash; the rest name the pair that was kept."""
+    """Keep the first row of each hash; the others name the pair that was kept."""
     field = op.text_key
     if getattr(op, "_composer_own", False):
         batch = {name: columns.plain(name, alive) for name in columns.names}
@@ -411,7 +411,7 @@ def _deduplicate(
 def _clustered(
     op: Any, field: str, hashes: Results, positions: list[int], alive: list[int]
 ) -> Dropped:
-    """Let a deduplicator that compares hashes with each other choose the rows it keeps."""
+    """Let a deduplicator that compares hashes with each other choose the rows to keep."""
     names = list(hashes[0]) if hashes else []
     data = {name: [hashes[place][name] for place in positions] for name in names}
     kept, _ = op.process(_dataset({**data, "row": alive}))
@@ -451,7 +451,7 @@ _JOB: tuple[Any, Batch] | None = None
 def _forked(op: Any, batch: Batch, count: int, processes: int) -> Results:
     """Evaluate in forked processes: they inherit the values, and only results are sent."""
     global _JOB
-    # Small pieces, so that one long text does not leave the others waiting.
+    # Small pieces, so that one long text does not hold up the others.
     edges = np.linspace(0, count, 8 * processes + 1).astype(int).tolist()
     _JOB = (op, batch)
     try:

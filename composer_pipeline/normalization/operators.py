@@ -34,7 +34,7 @@ TEXT_FILTERS = _words(
     "maximum_line_length_filter special_characters_filter text_length_filter "
     "word_repetition_filter words_num_filter"
 )
-#: Filters of one text column that run where their model or word list is on the machine.
+#: Filters of one text column that run if their model or word list is on the machine.
 MODEL_FILTERS = _words(
     "flagged_words_filter language_id_score_filter perplexity_filter stopwords_filter "
     "text_action_filter text_entity_dependency_filter token_num_filter"
@@ -48,7 +48,7 @@ SELECTORS = _words(
     "frequency_specified_field_selector random_selector range_specified_field_selector "
     "tags_specified_field_selector topk_specified_field_selector"
 )
-#: Mappers that give one text for one text, the same each time, without a model.
+#: Deterministic mappers that give one text for one text, without a model.
 MAPPERS = _words(
     "chinese_convert_mapper clean_copyright_mapper clean_email_mapper clean_html_mapper "
     "clean_ip_mapper clean_links_mapper expand_macro_mapper fix_unicode_mapper "
@@ -85,7 +85,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step as the stage sees it: ``field`` is the column of a mapper, else empty."""
+    """A step as the stage sees it; ``field`` is the column of a mapper, else empty."""
 
     name: str
     field: str = ""
@@ -103,7 +103,7 @@ class _NoTorch(PathFinder):
 
 
 def guard() -> None:
-    """Refuse connections and child programs from here on, in this process."""
+    """Refuse connections and child programs in this process from now on."""
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("socket.connect", "socket.getaddrinfo"):
@@ -188,8 +188,8 @@ def refusal(name: str, cls: type, ops: Any, *, own: bool = False) -> str:
         return "works on images, sound or video, and pairs are text"
     if _API_PARAMETERS & _parameters(cls) or ("llm" in name and not own):
         return (
-            "calls a language model: replies are bought by the replay stage, through its"
-            " ledger and ceiling, and a recipe buys nothing"
+            "calls a language model: replies are bought only by the replay"
+            " stage, through its ledger and ceiling"
         )
     if own or name in _RUN:
         return ""
@@ -203,7 +203,7 @@ def refusal(name: str, cls: type, ops: Any, *, own: bool = False) -> str:
 
 
 def _parameters(cls: type) -> set[str]:
-    """Names that a class and its bases are made with; its metaclass hides its signature."""
+    """Return the parameters of a class and its bases; its metaclass hides its signature."""
     return {
         name
         for klass in cls.__mro__
@@ -213,7 +213,7 @@ def _parameters(cls: type) -> set[str]:
 
 
 def describe(ops: Iterable[Any]) -> list[Step]:
-    """Return what the stage must know about loaded operators."""
+    """Return what the stage needs to know about loaded operators."""
     base = importlib.import_module("data_juicer.ops")
     return [Step(op._name, op.text_key if isinstance(op, base.Mapper) else "") for op in ops]
 
@@ -261,7 +261,7 @@ def _check_offline(name: str, arguments: dict[str, Any]) -> None:
 
 
 def _check_words(name: str, kind: str, arguments: dict[str, Any]) -> None:
-    """data-juicer fetches a missing list over HTTP; say what to put where instead."""
+    """Require a word list, which data-juicer would fetch over HTTP."""
     folder = arguments.get(f"{kind}_dir")
     if not folder:
         raise InputError(f"[{name}] needs {kind}_dir, a folder with a *{kind}*.json word list")
@@ -270,7 +270,7 @@ def _check_words(name: str, kind: str, arguments: dict[str, Any]) -> None:
 
 
 def _condition_names(name: str, condition: str) -> list[str]:
-    """Names in a filter condition; data-juicer reads an unknown one as null and drops all."""
+    """Return the names in a condition; data-juicer reads an unknown one as null and drops all."""
     try:
         tree = ast.parse(condition, mode="eval")
     except SyntaxError as error:
@@ -281,7 +281,7 @@ def _condition_names(name: str, condition: str) -> list[str]:
 
 
 def _probe(op: Any) -> None:
-    """Run an operator on one text, so that what it lacks shows before any row is read."""
+    """Run an operator on one text, so that what it lacks is found before any row is read."""
     stats = importlib.import_module("data_juicer.utils.constant").Fields.stats
     text = "A text, to see."
     if op._name in DEDUPLICATORS:

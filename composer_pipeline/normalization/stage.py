@@ -51,15 +51,18 @@ class NormalizeReport(Report):
     rows: int
     kept: int
     dropped: int
+    #: ``index:operator`` -> dropped rows.
     by_op: dict[str, int]
     recipe_id: str
+    #: Day -> ``rows``, ``kept`` and ``dropped``.
     by_day: dict[str, dict[str, int]]
+    #: ``index:operator`` -> rows whose text a mapper changed.
     changed: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Day:
-    """What the steps did to one day: its drops, and messages that mappers changed."""
+    """What the steps did to one day."""
 
     pair_ids: list[str]
     dropped: dict[int, Drop]
@@ -107,7 +110,7 @@ def normalize(
 
 
 def recipe_id_of(recipe_path: str | Path) -> str:
-    """Return the name of a recipe as ``normalized_pairs`` has it, also of ``none``."""
+    """Return a recipe's name as in ``normalized_pairs``; ``none`` is its own name."""
     if str(recipe_path) == NO_RECIPE:
         return NO_RECIPE
     return NormalizeRecipe.load(recipe_path).recipe_id(recipe_path)
@@ -158,7 +161,7 @@ def _judged(
 def _write(
     lake: Lake, results: dict[str, _Day], recipe_id: str, records: dict[str, Record]
 ) -> NormalizeReport:
-    """Write what the steps left of each day, and report it."""
+    """Write what is left of each day, and report it."""
     by_day = {}
     for day, result in sorted(results.items()):
         by_day[day] = _write_day(lake, day, result, recipe_id)
@@ -207,7 +210,7 @@ def _read(lake: Lake, day: str) -> PairColumns:
 
 
 def _run(worker: Worker, settings: Settings, columns: PairColumns) -> _Day:
-    """Run all steps over one day: judging steps together, mappers one by one."""
+    """Run all steps over one day: filters and deduplicators together, mappers one by one."""
     names = named_columns(settings.steps, every=bool(settings.custom_operator_paths))
     alive: list[int] = list(range(columns.rows))
     dropped: dict[int, Drop] = {}

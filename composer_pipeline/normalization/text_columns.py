@@ -1,4 +1,4 @@
-"""The flat text columns of pairs that data-juicer judges, and the way back to messages.
+"""The flat text columns of pairs that data-juicer judges, and mapped texts put back.
 
 A mapper changes prose: the ``content`` of a field's messages. The arguments of a tool call
 are an action, and an edit whose ``old_string`` lost a space no longer applies, so no
@@ -28,7 +28,7 @@ COLUMNS = (
     "prompt_text",
 )
 
-#: Columns whose texts a mapper may change, and the field of the pair that each is a view of.
+#: Columns whose texts a mapper may change -> the field of the pair behind each.
 MAPPED = {
     "chosen_text": "chosen",
     "chosen_prose": "chosen",
@@ -63,25 +63,25 @@ class Messages:
         self._message: list[dict[str, Any] | None] = [None] * len(self._raw)
         self._text: list[str | None] = [None] * len(self._raw)
         self._hash: list[bytes] = []
-        #: Digest of a message as it was read -> its JSON after mappers, where they changed it.
+        #: Digest of a message as read -> its JSON after mappers, if they changed it.
         self.changed: dict[bytes, str] = {}
         self._original: dict[int, bytes] = {}
 
     def codes(self, row: int) -> list[int]:
-        """Return the numbers of a row's distinct messages, in order; -1 is a null message."""
+        """Return the numbers of a row's messages, in order; -1 is a null message."""
         low = self._ends[row - 1] if row else 0
         codes: list[int] = self._codes[low : self._ends[row]].tolist()
         return codes
 
     def message(self, code: int) -> dict[str, Any]:
-        """Return one message, as it is now."""
+        """Return one message in its current state."""
         found = self._message[code]
         if found is None:
             found = self._message[code] = json.loads(self._raw[code])
         return found
 
     def text(self, code: int) -> str:
-        """Return one message as text, as it is now."""
+        """Return one message in its current state as text."""
         found = self._text[code]
         if found is None:
             found = self._text[code] = _message_text(self.message(code))
@@ -108,7 +108,7 @@ class Messages:
         return _called(self.message(code) for code in self.codes(row))
 
     def digests(self, row: int) -> list[bytes]:
-        """Return the hash of each of a row's messages, as they are now."""
+        """Return the current hash of each of a row's messages."""
         if not self._hash:
             self._hash = [_digest(raw) for raw in self._raw]
         return [self._hash[code] for code in self.codes(row) if code >= 0]
@@ -160,7 +160,7 @@ class PairColumns:
                 )
 
     def column(self, name: str, rows: Sequence[int]) -> list[str]:
-        """Return one flat column for some rows, as the messages are now."""
+        """Return one flat column for some rows, from the current messages."""
         prompt, chosen, rejected = (self.fields[key] for key in ("prompt", "chosen", "rejected"))
         match name:
             case "pair_id":
@@ -190,7 +190,7 @@ class PairColumns:
         return pa.table({name: pa.array(self.column(name, rows), pa.string()) for name in names})
 
     def texts(self, name: str, rows: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Return what a mapper on column ``name`` is run on."""
+        """Return a mapper's distinct input texts, and each row's messages that have one."""
         field = self.fields[MAPPED[name]]
         texts: dict[str, None] = {}
         has: dict[int, bool] = {}

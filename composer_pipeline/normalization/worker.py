@@ -1,10 +1,9 @@
 """The process that runs data-juicer: ``python -m composer_pipeline.normalization.worker FOLDER``.
 
-``FOLDER/settings.json`` holds :class:`Settings`. The first line of standard output says what
-the steps are, or what is wrong with them. Then each line of standard input is a
-:class:`Request` for files in FOLDER, and is answered by ``step`` lines and one ``done``. When
-standard input ends, so does the process, in the middle of its work if need be, and it removes
-FOLDER: that holds texts of sessions, and its parent may have been killed.
+``FOLDER/settings.json`` holds :class:`Settings`. The first line of standard output names the
+steps, or what is wrong with them. Each line of standard input is a :class:`Request` for files in
+FOLDER and is answered by ``step`` lines and one ``done``. When standard input ends, so does the
+process, and it removes FOLDER, which holds texts of sessions: the parent may have been killed.
 """
 
 import os
@@ -30,7 +29,7 @@ from composer_pipeline.normalization.operators import Settings, Step, describe, 
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Judge or map the rows of ``table`` with some steps, and write the answer to ``out``."""
+    """Judge or map the rows of ``table`` with some steps and write the result to ``out``."""
 
     verb: Literal["judge", "map"]
     steps: list[int]
@@ -39,7 +38,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A line of the worker: what the steps are, a step that is done, all done, or an error."""
+    """A line of the worker: its steps, a finished step, the end of a request, or an error."""
 
     steps: list[Step] = []
     step: str = ""
@@ -81,7 +80,7 @@ def main(
 ) -> None:
     """Answer requests until standard input ends; ``connect`` gives another place to run."""
     work = Path(folder)
-    # data-juicer prints where it likes; our one channel to the parent stays clean.
+    # data-juicer prints to standard output, which is the channel to the parent.
     out = sys.stdout.buffer
     sys.stdout = sys.stderr
 
@@ -166,7 +165,7 @@ class Worker:
     ) -> None:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        # An idle worker ends with its input; any other is in our way.
+        # An idle worker ends with its input; a busy one is killed.
         self._child.stdin.close()
         try:
             self._child.wait(timeout=30 if kind is None else 0.1)
@@ -234,11 +233,11 @@ class Worker:
 
 
 def worker_env() -> dict[str, str]:
-    """Ours without credentials, and with installing switched off for pip and uv."""
+    """Return the environment without credentials, and with installation switched off."""
     env = {n: v for n, v in os.environ.items() if not (n.endswith(_SECRET) or _LOGIN.search(v))}
     env |= {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
-    # glibc: keep what arrays of a day's texts were in for the next ones, instead of giving it
-    # back to the system and faulting it in again; an eighth of the CPU on 100,000 pairs.
+    # glibc: keep freed memory for the next arrays instead of returning it to the system and
+    # faulting it in again; saves an eighth of the CPU on 100,000 pairs.
     env |= {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
     return {**env, "RAY_USAGE_STATS_ENABLED": "0"}
 

@@ -1,6 +1,6 @@
 """Secrets that a command line gives away: options, arguments, what is piped in.
 
-A command is read wherever its program stands: in a tool's input, a code block, a log, behind
+A command is read wherever its program stands: in a tool's input, a code block, a log, after
 ``sudo`` or ``docker exec``, and as a list of strings (``["mysql", "-psecret"]``). The grammar
 (tree-sitter-bash) splits it into words, so that quotes, line continuations and pipes are seen
 as the shell sees them.
@@ -30,7 +30,7 @@ class Program:
         words: words of the command that must come before, such as a subcommand; alternatives
             are separated by ``|``.
         part: ``all``, ``user:``, ``name=``, ``header``, ``cookie``, ``user%`` or ``user/``.
-        argument: number of the argument, from 1 behind ``words``, that is a secret.
+        argument: number of the argument, from 1 after ``words``, that is a secret.
         stdin: the secret comes from a pipe, a here-string or a here-document.
         shortest: shorter values are not secrets.
     """
@@ -195,7 +195,7 @@ PROGRAMS: tuple[Program, ...] = (
 
 _MOST = 3000
 _QUOTES = "\"'`"
-# Behind one of these a program's name is a part of something else.
+# After one of these a program's name is a part of something else.
 _IN_NAME = frozenset(f"{string.ascii_letters}{string.digits}_.=@-")
 _BEFORE = r"(?:[\"']|\s)"
 _NO_NAME = "[^A-Za-z0-9_.=@-]"
@@ -261,9 +261,9 @@ class ProgramRule:
 
     def _secrets(self, words: list[Word]) -> Iterator[Finding]:
         words = words[1:]
-        behind = words
+        after = words
         if self._words:
-            # A setting's key goes on behind a dot: `http-basic.example.org`.
+            # A setting's key continues after a dot: `http-basic.example.org`.
             at = next(
                 (n for n, word in enumerate(words) if word.text.split(".")[0] in self._words), -1
             )
@@ -271,9 +271,9 @@ class ProgramRule:
                 at = next((n for n, word in enumerate(words) if word.text in self._words), -1)
             if at < 0:
                 return
-            behind = words[at + 1 :]
+            after = words[at + 1 :]
         if self.row.argument:
-            plain = [word for word in behind if not word.text.startswith("-")]
+            plain = [word for word in after if not word.text.startswith("-")]
             number = self.row.argument - (self.row.argument > 0)
             if -len(plain) <= number < len(plain):
                 yield from self._part(plain[number])

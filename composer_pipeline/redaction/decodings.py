@@ -183,7 +183,7 @@ def _wrapped(text: str) -> Iterable[Escape]:
 def windows(text: str, escapes: Sequence[Escape]) -> Iterator[tuple[int, int, list[Escape]]]:
     """Yield ``(start, end, escapes)`` of the parts of a text around groups of joined lines.
 
-    A part begins two lines before the group, where a name may stand, and ends two behind it.
+    A part begins two lines before the group, where a name may stand, and ends two after it.
     """
     groups: list[list[Escape]] = []
     for escape in escapes:
@@ -201,7 +201,7 @@ def windows(text: str, escapes: Sequence[Escape]) -> Iterator[tuple[int, int, li
         yield start, end, [(a - start, b - start, new) for a, b, new in group]
 
 
-#: An escaped letter or sign; or an escape behind a telling name or the head of a manifest.
+#: An escaped letter or sign; or an escape after a telling name or the head of a manifest.
 _JSON_GATE = (
     rf"\\\\(?:u00[2-7][0-9a-f]|x[2-7][0-9a-f]|{_OCTAL})"
     r"|(?:key|secret|token|pass|pwd|credential|auth|cookie|authorization|salt)[a-z0-9_.-]{0,40}\\\\\\\""
@@ -309,7 +309,7 @@ MANY_LINES = frozenset(("PRIVATE_KEY", "PUTTY_KEY", "OPENVPN_KEY"))
 
 
 def joined_end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Return where a secret that begins at ``start`` ends behind a break; 0 without one."""
+    """Return where a secret that begins at ``start`` ends after a break; 0 without one."""
     chunk = _CHUNK.match(text, start)
     if chunk is None:
         return 0

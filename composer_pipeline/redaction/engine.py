@@ -80,7 +80,7 @@ def joined(rules: "Rules", decoding: Decoding, text: str, replacer: Replacer) ->
     if not breaks:
         return text
     parts = [(at, text[at:end], inside) for at, end, inside in windows(text, breaks)]
-    # One look at all parts, each in its quotes, tells for most texts that there is nothing.
+    # One search over all parts, each in its quotes, shows for most texts that nothing is there.
     every = dump_value([_without(part, inside) for _, part, inside in parts])
     active = _others(rules, every, replacer)
     if all(name.startswith(_NAME_RULES) for name, _ in active):
@@ -452,7 +452,7 @@ class Rules:
 
 _PLAIN_HOMES = {"/home/": "/home/", "/users/": "/Users/"}
 # In the syntax that `re` and Hyperscan share; they hold on JSON source too.
-#: A key of an object, or the first of a pair, that may tell of a secret.
+#: A key of an object, or the first of a pair, that may name a secret.
 _KEYED_GATE = (
     r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\"[:,]\[?\""
     r"|\"(?:sensitive\":true|kind\":\"secret|kty\":\")|\"value\":\""

@@ -128,7 +128,7 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )  # fmt: skip
 
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-#: Account ids, in a context that says so; the group ``value`` becomes ``[ACCOUNT_xxxx]``.
+#: Account ids, in a context that identifies them; the group ``value`` becomes ``[ACCOUNT_xxxx]``.
 ACCOUNTS: tuple[str, ...] = (
     r"(?i:(?:account|organi[sz]ation|org)_?(?:uuid|id))\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?"
     rf"(?P<value>{_UUID})(?![0-9a-fA-F-])",
@@ -176,7 +176,7 @@ MACHINE = re.compile(
     r"(?<![A-Za-z0-9-])[A-Za-z0-9]+s-(?:MacBook|iMac|Mac-?mini)[A-Za-z0-9-]*(?:\.local)?"
 )
 MACHINE_LITERALS = ("s-macbook", "s-imac", "s-mac-mini", "s-macmini")
-#: Hosts that are no secret: public forges, stand-ins, names inside every cluster.
+#: Hosts that are not secret: public forges, stand-ins, names inside every cluster.
 PUBLIC_HOST = re.compile(
     r"(?i)(?:[a-z0-9-]+\.)*(?:github|gitlab|bitbucket|codeberg|sr\.ht|sourceforge)(?:\.[a-z]+)*"
     r"|localhost(?:\.localdomain)?|(?:[a-z0-9-]+\.)*example(?:\.[a-z]+)*|(?:.*[.-])?(?:your|my|some)[a-z-]*(?:\..*)?"

@@ -167,7 +167,7 @@ AUTHOR_GATE = (
     r"|user\.name[ =]|git_(?:author|committer)_name="
 )
 BLAME_GATE = r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} +\d+\)"
-#: Authors that are no persons.
+#: Authors that are not persons.
 _MACHINE_NAME = re.compile(
     r"(?i)\[bot\]|\bbot\b|^claude\b|\b(?:test|local|global|only|default|config|user|name|author|team"
     r"|contributors|someone|your|example|committed|action|actions)\b"
@@ -243,7 +243,7 @@ _NO_HOST = re.compile(r"(?i)localhost|[0-9a-f]{12}|host(?:name)?|server|containe
 
 
 def _prompts(text: str) -> Iterator[re.Match[str]]:
-    """Yield prompts at the beginnings of lines, and behind a line break as JSON writes it."""
+    """Yield prompts at the beginnings of lines, and after a line break as JSON writes it."""
     done = at = 0
     while (at := text.find("@", max(at, done))) >= 0:
         line = text.rfind("\n", done, at) + 1

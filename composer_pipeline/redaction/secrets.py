@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-#: Kinds that are no secret but say who or where somebody is: their placeholder is the kind.
+#: Kinds that are not secrets but identify a person or a place: their placeholder is the kind.
 PERSONAL = frozenset(("EMAIL", "HOST", "ACCOUNT", "NAME"))
 #: How many encodings deep texts are read.
 MAX_DEPTH = 3
@@ -212,7 +212,7 @@ def is_random(value: str, shortest: int = 12) -> bool:
 
 
 def is_literal_secret(name: str, value: str) -> bool:
-    """Tell a literal secret from an identifier, a path, a number or an example."""
+    """Distinguish a literal secret from an identifier, a path, a number or an example."""
     if _PLACEHOLDER_WORDS.search(value) or _REFERENCE.match(value):
         return False
     if _WORDS.match(value):
@@ -248,7 +248,7 @@ _KEY_BEGINS = ("MI", "b3BlbnNzaC1r", "lQ", "lI", "xV", "xc")
 
 
 def holds_key(block: str) -> bool:
-    """Return True if a PEM block has a key behind its first line, not code or an ellipsis."""
+    """Return True if a PEM block has a key after its first line, not code or an ellipsis."""
     body = block.partition("-----BEGIN ")[2].partition("-----")[2].partition("-----END")[0]
     chunks = _KEY_BODY.findall(body.replace("\\r", "").replace("\\n", "\n"))
     data = "".join(chunks)

@@ -199,7 +199,7 @@ class RedactionRules(BaseModel):
     def version(self) -> int:
         """Return the version of the built-in rules together with these.
 
-        ``version % 1000`` is :data:`REDACTION_VERSION`; the rest tells files apart.
+        ``version % 1000`` is :data:`REDACTION_VERSION`; the rest distinguishes files.
         """
         if self == RedactionRules():
             return REDACTION_VERSION
@@ -224,7 +224,7 @@ class RedactionRules(BaseModel):
 
 
 def _refuse_typed(file: Path | str, rules: RedactionRules) -> None:
-    """Refuse an allow-list that lets a key of a known type through, unless it says so."""
+    """Refuse an allow-list that lets a typed key through, unless `allow_typed` has its kind."""
     known = {kind for kind, _, _ in SHAPES}
     if unknown := sorted(set(rules.allow_typed) - known):
         raise InputError(f"redaction file {file}, field allow_typed: there is no kind {unknown[0]}")

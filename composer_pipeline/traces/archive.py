@@ -152,7 +152,7 @@ def _manifest_rows(lake: Lake, days: list[str] | None = None) -> tuple[list[Row]
     taken: set[tuple[str, str]] = set()
     for row in lake.rows("raw_files", days=days):
         path, parent = without_home(row["path"]), without_home(row["parent_path"])
-        if (row["day"], path) in taken:  # only the redacted name told them apart
+        if (row["day"], path) in taken:  # they differed only by the redacted name
             path = f"{path}#{row['sha256'][:8]}"
         taken.add((row["day"], path))
         if (path, parent) != (row["path"], row["parent_path"]):
@@ -290,7 +290,7 @@ def _harvest_file(
 class FileCopy:
     """A file's bytes as they were when read, split into a known and a new part.
 
-    The bytes behind the known version become a piece of their own, so that a session that
+    The bytes after the known version become a piece of their own, so that a session that
     grows for weeks is archived once. A file that changes while it is read counts as it was
     read: the next harvest sees another size or time and reads it again.
     """

@@ -91,11 +91,7 @@ class ContentStore:
 
     def put(self, value: Any) -> int:
         """Store a value; return its number."""
-        return self.put_json(encode(value))
-
-    def put_json(self, data: bytes) -> int:
-        """Store a value given as JSON in the stored form; return its number."""
-        pieces = self._pieces
+        data, pieces = encode(value), self._pieces
         number = len(self._ends) + len(pieces)
         if self.redactor is not None:
             data, counts = self.redactor(data, self.names)

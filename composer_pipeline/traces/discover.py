@@ -63,7 +63,7 @@ class SourceFile:
 
     ``shown`` is its path relative to the PATH it was found under; ``path`` is the same without
     user names, the key of the manifest. ``agent_id`` is empty for a main file; ``parent_path``
-    is the manifest key of a subagent's main file, if the path tells it.
+    is the manifest key of a subagent's main file, if the path gives it.
     """
 
     file: Path

@@ -4,7 +4,7 @@ Human prompts and compact summaries are nodes of their own, the segments of a re
 merged; everything else is transparent. Of a record that a walk along the graph can meet there
 are four numbers, in arrays. A record that no walk needs leaves only its uuid, as another name
 for the record before it: progress, embedded sidechains, further segments of a response, results
-right behind their call.
+right after their call.
 """
 
 from array import array
@@ -23,7 +23,6 @@ from composer_pipeline.traces.graph_nodes import (
     NodeKind,
     Note,
     Part,
-    PartMaker,
     RecordContext,
     Requests,
     UuidIndex,
@@ -36,10 +35,12 @@ from composer_pipeline.traces.records import (
     Record,
     RequestRecord,
     Usage,
+    blocks_of,
     decode_any,
-    decode_text,
     embedded_record,
     message_of,
+    plain_content,
+    result_text,
     text_of,
     user_kind,
 )
@@ -56,7 +57,6 @@ class Responses:
         self.nodes: list[Node] = []
         self.request_of: dict[int, str] = {}
         self.synthetic = 0
-        self.parts = PartMaker(contents, names)
         self._contents = contents
         self._names = names
         self._responses: dict[str, int] = {}
@@ -74,13 +74,12 @@ class Responses:
 
     def take(self, at: int, record: Record, uuid: str, context: RecordContext) -> int:
         """Add a segment to its response; return the response's node."""
-        fast = message_of(record)
-        given = {} if fast is not None else object_of(decode_any(record.message))
-        head = fast or Message(
-            id=text(given.get("id")),
-            model=text(given.get("model")),
-            usage=_usage(given.get("usage")),
-        )
+        if (head := message_of(record)) is not None:
+            content = plain_content(head)
+        else:
+            given = object_of(decode_any(record.message))
+            content, usage = given.get("content"), _usage(given.get("usage"))
+            head = Message(id=text(given.get("id")), model=text(given.get("model")), usage=usage)
         model = head.model
         if model == "<synthetic>" or record.is_api_error_message is True:
             self.synthetic += 1
@@ -104,15 +103,43 @@ class Responses:
         wire = None
         if record.wire_tool_inputs is not EMPTY:
             wire = object_of(decode_any(record.wire_tool_inputs))
-        if fast is not None:
-            parts = self.parts.of_message(fast, wire)
-        else:
-            parts = self.parts.of_content(given.get("content"), wire or {})
-        if parts:
+        if parts := self.parts_of(content, wire):
             parts = self._add_parts(number, node, parts, record.timestamp)
         if (index := record.api_block_index) is not None or number in self._order:
             self._order.setdefault(number, []).append((-1 if index is None else index, parts))
         return number
+
+    def parts_of(self, content: Any, wire: dict[str, Any] | None = None) -> list[Part]:
+        """Store the blocks of a message, without thinking; ``wire`` has inputs as emitted."""
+        wire = wire or {}
+        parts: list[Part] = []
+        put = self._contents.put
+        for block in blocks_of(content):
+            kind = block.get("type")
+            if kind == "tool_use":
+                call_id = block.get("id")
+                if isinstance(call_id, str):
+                    name = str(block.get("name") or "")
+                    name = self._names.setdefault(name, name)
+                    piece = put(wire.get(call_id, block.get("input")))
+                    known = call_id in wire
+                    parts.append(
+                        Call("tool_use", piece, call_id, name, known, contents=self._contents)
+                    )
+            elif kind == "tool_result":
+                piece = put(result_text(block))
+                error = block.get("is_error") is True
+                call_id = str(block.get("tool_use_id"))
+                parts.append(Part("tool_result", piece, call_id, "", error))
+            elif kind == "text":
+                text = block.get("text")
+                if isinstance(text, str) and text.strip():
+                    parts.append(Part("text", put(text)))
+            elif kind in ("image", "document"):
+                parts.append(Part("other", put({"type": kind})))
+            elif kind not in ("thinking", "redacted_thinking"):
+                parts.append(Part("other", put(block)))
+        return parts
 
     def _add_parts(
         self, number: int, node: Node, parts: list[Part], timestamp: str | None
@@ -341,20 +368,11 @@ class Collector:
 
     def _take_user(self, at: int, record: Record, uuid: str) -> tuple[int, list[Part]]:
         """Return a user record's node; results without one come back for later."""
-        message, parts_of = message_of(record), self.responses.parts
-        if message is None:
-            content = object_of(decode_any(record.message)).get("content")
-            parts = parts_of.of_content(content, {})
+        if (message := message_of(record)) is not None:
+            content = plain_content(message)
         else:
-            content = message.content
-            if type(content) is list:
-                for block in content:
-                    if block.type == "tool_result":
-                        return self.responses.take_results(parts_of.of_message(message))
-                texts = [decode_text(b.text) for b in content if b.type == "text"]
-                content = [{"type": "text", "text": text} for text in texts]
-            parts = parts_of.of_message(message)
-        kind = user_kind(record, content)
+            content = object_of(decode_any(record.message)).get("content")
+        parts, kind = self.responses.parts_of(content), user_kind(record, content)
         if kind == "tool_result":
             return self.responses.take_results(parts)
         if kind == "human" or kind == "compact_summary":
@@ -395,7 +413,7 @@ class Collector:
         text, rendered = record.rendered, record.rendered is not None
         if not rendered and attachment.get("type") == "queued_command":
             text = text_of(attachment.get("prompt"))
-        parts = () if text is None else tuple(self.responses.parts.of_content(text, {}))
+        parts = () if text is None else tuple(self.responses.parts_of(text))
         if parts or rendered:
             as_assistant = rendered and record.rendered_role == "assistant"
             role: Any = "assistant" if as_assistant else "user"
@@ -434,7 +452,7 @@ class Collector:
         """Attach results that came before their calls, and finish the subagents."""
         for side in self.sidechains.values():
             side.finish()
-        # The calls stand behind them in the file, and so does the end of the active path.
+        # The calls come after them in the file, and so does the end of the active path.
         for at, parts in self._late:
             number, _ = self.responses.take_results(parts)
             if number != TRANSPARENT:

@@ -13,14 +13,10 @@ import msgspec
 
 from composer_pipeline.traces.content_store import ContentStore
 from composer_pipeline.traces.records import (
-    Message,
     Record,
     RequestRecord,
     Usage,
-    blocks_of,
     decode_any,
-    decode_text,
-    result_text,
 )
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
@@ -152,78 +148,6 @@ class Node(msgspec.Struct, gc=False):
             self.output_tokens = max(self.output_tokens or 0, written)
 
 
-_THINKING = ("thinking", "redacted_thinking")
-
-
-class PartMaker:
-    """Makes the parts of one trajectory; ``names`` has one object for each name of a tool."""
-
-    def __init__(self, contents: ContentStore, names: dict[str, str]) -> None:
-        self.contents = contents
-        self._names = names
-
-    def of_message(self, message: Message, wire: dict[str, Any] | None = None) -> list[Part]:
-        """Store the blocks of a message, without thinking; ``wire`` has inputs as emitted."""
-        parts: list[Part] = []
-        put, content = self.contents.put, message.content
-        if isinstance(content, str):
-            return [Part("text", put(content))] if content and not content.isspace() else []
-        for block in content or ():
-            kind = block.type
-            if kind == "text":
-                text = decode_text(block.text)
-                if text and not text.isspace():
-                    parts.append(Part("text", put(text)))
-            elif kind == "tool_use":
-                if (call_id := block.id) is not None:
-                    name = block.name or ""
-                    name = self._names.setdefault(name, name)
-                    known = wire is not None and call_id in wire
-                    value = wire[call_id] if wire is not None and known else decode_any(block.input)
-                    piece = put(value)
-                    parts.append(
-                        Call("tool_use", piece, call_id, name, known, contents=self.contents)
-                    )
-            elif kind == "tool_result":
-                text = decode_text(block.content)
-                if text is None:
-                    text = result_text({"content": decode_any(block.content)})
-                error = block.is_error is True
-                parts.append(Part("tool_result", put(text), str(block.tool_use_id), "", error))
-        return parts
-
-    def of_content(self, content: Any, wire: dict[str, Any]) -> list[Part]:
-        """Store the blocks of decoded content, as :meth:`of_message`."""
-        parts: list[Part] = []
-        put = self.contents.put
-        for block in blocks_of(content):
-            kind = block.get("type")
-            if kind == "tool_use":
-                call_id = block.get("id")
-                if isinstance(call_id, str):
-                    name = str(block.get("name") or "")
-                    name = self._names.setdefault(name, name)
-                    piece = put(wire.get(call_id, block.get("input")))
-                    known = call_id in wire
-                    parts.append(
-                        Call("tool_use", piece, call_id, name, known, contents=self.contents)
-                    )
-            elif kind == "tool_result":
-                piece = put(result_text(block))
-                error = block.get("is_error") is True
-                call_id = str(block.get("tool_use_id"))
-                parts.append(Part("tool_result", piece, call_id, "", error))
-            elif kind == "text":
-                text = block.get("text")
-                if isinstance(text, str) and text.strip():
-                    parts.append(Part("text", put(text)))
-            elif kind in ("image", "document"):
-                parts.append(Part("other", put({"type": kind})))
-            elif kind not in _THINKING:
-                parts.append(Part("other", put(block)))
-        return parts
-
-
 class UuidIndex(dict[int, int]):
     """Positions of records by the hash of their uuid.
 
@@ -292,7 +216,7 @@ class Requests:
             self._given[name] = (base, keep, hashes)
 
     def order(self, wanted: set[str]) -> list[str]:
-        """Return the requests that resolve and that ``wanted`` needs, each behind its base."""
+        """Return the requests that resolve and that ``wanted`` needs, each after its base."""
         known: dict[str, int] = {}  # the number of messages; -1 where it does not resolve
         for name in wanted:
             path: dict[str, None] = {}

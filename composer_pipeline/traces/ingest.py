@@ -153,7 +153,7 @@ def _by_file(files: list[HarvestedFile], seen: _Seen) -> dict[str, Facts]:
 
 # -- only what is new ---------------------------------------------------------------
 
-#: Tables that an ingest writes: what it leaves behind, beside the archive.
+#: Tables that an ingest writes.
 _TABLES = ("raw_files", "messages", "chains", "states", "sessions")
 
 

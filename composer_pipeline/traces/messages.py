@@ -1,7 +1,7 @@
 """Turn nodes to stored messages: Anthropic-shaped, thinking removed, redacted, hashed.
 
 A message is ``{"role", "content"}`` with blocks ``text``, ``tool_use``, ``tool_result``,
-``image``; unknown blocks pass. The results of a response are one user message behind it, in the
+``image``; unknown blocks pass. The results of a response are one user message after it, in the
 order of the calls. Roles ``system`` and ``tools`` hold a recorded system prompt (a string) and
 recorded tool schemas (a list). Messages are joined from the JSON of their pieces, which is never
 decoded again.
@@ -336,7 +336,7 @@ class Chains:
             return {}
         wanted = set(self.graph.request_of.values())
         built: dict[str, tuple[str, int, int | None]] = {}
-        # For each message of a chain's requests: the length of the chain behind it.
+        # For each message of a chain's requests: the length of the chain after it.
         marks_of: dict[str, list[int]] = {}
         for name in self.graph.requests.order(wanted):
             base, keep, added = self.graph.requests.parts(name)

@@ -1,4 +1,4 @@
-"""What became of an action: facts about the turns behind a state, and how it failed."""
+"""What became of an action: facts about the turns after a state, and how it failed."""
 
 import re
 from collections import Counter
@@ -88,7 +88,7 @@ def total_of(files: Iterable[Facts]) -> Facts:
 def line_start(pattern: str) -> Callable[[str], bool]:
     """Return whether any line of a text begins with a pattern, as ``(?m)^pattern``.
 
-    The engine of ``re`` tries such a pattern at every character. Behind a newline, which
+    The engine of ``re`` tries such a pattern at every character. After a newline, which
     it looks for with ``memchr``, the same pattern is found several times faster.
     """
     first, later = re.compile(pattern).match, re.compile(rf"\n(?:{pattern})").search
@@ -153,7 +153,7 @@ def command_of(call: Call) -> str:
 WHOLE_ACTION = -1
 EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 
-#: A call that was not made because one beside it failed: nobody's mistake.
+#: A call that was not made because one beside it failed: not a mistake.
 CANCELLED = re.compile(
     r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
 )

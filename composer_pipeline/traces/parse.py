@@ -29,14 +29,11 @@ from composer_pipeline.traces.messages import MessageStore
 from composer_pipeline.traces.outcomes import Facts, facts_of
 from composer_pipeline.traces.records import LineStats, blake
 from composer_pipeline.traces.sources import read_any
-from composer_pipeline.traces.states import Extracted, Rows, Source, extract
-from composer_pipeline.traces.trajectory import Trajectory
+from composer_pipeline.traces.states import Extracted, Extractor, Rows, Source
+from composer_pipeline.traces.trajectory import COMPACTS, Trajectory
 from composer_pipeline.versions import PARSER_VERSION
 
 Row = dict[str, Any]
-
-#: How ids of agents begin whose only call writes the summary of a compaction.
-_COMPACTS = "acompact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +69,16 @@ def summarise(trajectory: Trajectory, facts: Facts, agent_id: str) -> FileSummar
     """Return what a file holds; ``agent_id`` is empty for a main file."""
     states: set[str] = set()
     below: set[str] = set()
-    if not agent_id.startswith(_COMPACTS):
+    if not agent_id.startswith(COMPACTS):
         (below if agent_id else states).update(trajectory.state_keys())
-        for side in _embedded(trajectory).values():
+        for side in trajectory.sidechains.values():
             below |= side.state_keys()
     return FileSummary(facts, trajectory.response_keys(), states, below)
 
 
-def _embedded(trajectory: Trajectory) -> dict[str, Trajectory]:
-    """Return the subagents of a file that are trajectories of their own, by agent id."""
-    return {
-        agent_id: side
-        for agent_id, side in trajectory.sidechains.items()
-        if not agent_id.startswith(_COMPACTS) and side.nodes
-    }
-
-
 def _is_trajectory(row: Row) -> bool:
     """Return False for ``agent-acompact-*``, which only writes a summary."""
-    return not row["agent_id"].startswith(_COMPACTS)
+    return not row["agent_id"].startswith(COMPACTS)
 
 
 def _parse_file(
@@ -115,11 +103,11 @@ def _parse_file(
         source = replace(source, parent_call=call)
     elif calls := trajectory.agent_calls():
         agent_calls[source.session_id] = calls
-    found = [extract(trajectory, stats, facts, source, store, states)]
-    for agent_id, side in _embedded(trajectory).items():
+    found = [Extractor(trajectory, source, store).run(stats, facts, states)]
+    for agent_id, side in trajectory.sidechains.items():
         part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
         none = LineStats()
-        found.append(extract(side, none, facts_of(side, none), part, store, states))
+        found.append(Extractor(side, part, store).run(none, facts_of(side, none), states))
     return found
 
 

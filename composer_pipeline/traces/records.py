@@ -118,16 +118,6 @@ class RequestRecord(Record, kw_only=True, gc=False):
 
 
 BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_decode_string = msgspec.json.Decoder(str).decode
-
-
-def decode_text(raw: msgspec.Raw) -> str | None:
-    """Decode an undecoded string; ``None`` for anything else."""
-    try:
-        return _decode_string(raw)
-    except BROKEN:
-        text = decode_any(raw)
-        return text if isinstance(text, str) else None
 
 
 def decode_any(raw: msgspec.Raw | bytes | None) -> Any:
@@ -225,6 +215,25 @@ def message_of(record: Record) -> Message | None:
     except BROKEN:
         return None
     return message if _is_common(message) else None
+
+
+def plain_content(message: Message) -> Any:
+    """Return the content of a decoded message, its blocks as plain values."""
+    if type(message.content) is not list:
+        return message.content
+    return [
+        {
+            "type": block.type,
+            "id": block.id,
+            "name": block.name,
+            "tool_use_id": block.tool_use_id,
+            "is_error": block.is_error,
+            "text": decode_any(block.text),
+            "input": decode_any(block.input),
+            "content": decode_any(block.content),
+        }
+        for block in message.content
+    ]
 
 
 REQUESTS = frozenset({"api-request", "api-request-blob"})

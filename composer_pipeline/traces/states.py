@@ -97,22 +97,12 @@ class Extracted:
     first_prompt: str = ""
 
 
-def extract(
-    trajectory: Trajectory,
-    stats: LineStats,
-    facts: Facts,
-    source: Source,
-    store: MessageStore,
-    states: Rows,
-) -> Extracted:
-    """Make the rows of one file; ``store`` receives its messages, ``states`` its states."""
-    if trajectory.contents.redactor is None:
-        raise ValueError("a trajectory to store must be read with a redactor")
-    return _Extractor(trajectory, source, store).run(stats, facts, states)
+class Extractor:
+    """Makes the rows of one file; its messages go to ``store``."""
 
-
-class _Extractor:
     def __init__(self, trajectory: Trajectory, source: Source, store: MessageStore) -> None:
+        if trajectory.contents.redactor is None:
+            raise ValueError("a trajectory to store must be read with a redactor")
         self.graph = trajectory
         self.source = source
         self.compose = Composer(trajectory, store)
@@ -127,6 +117,7 @@ class _Extractor:
         ]
 
     def run(self, stats: LineStats, facts: Facts, states: Rows) -> Extracted:
+        """Add the rows of the file's states to ``states``; return the rest."""
         self.out.first_row = states.count
         chains = Chains(self.graph, self.compose, (self.source.path, self.source.agent_id))
         requests = chains.requests()

@@ -118,7 +118,7 @@ class Linker:
         return []
 
     def landing(self, at: int, parent: int) -> int:
-        """Return the node of ``parent`` as ``at`` sees it: a copy, behind a compaction."""
+        """Return the node of ``parent`` as ``at`` sees it: a copy, after a compaction."""
         for boundary in reversed(self.kept):
             if at <= boundary.at:
                 continue
@@ -237,6 +237,8 @@ class Linker:
                 node.cleared |= before.cleared
 
 
+#: How ids of agents begin whose only call writes the summary of a compaction.
+COMPACTS = "acompact"
 #: Tools whose calls start a subagent.
 _STARTS_AGENTS = frozenset({"Task", "Agent"})
 
@@ -287,9 +289,11 @@ class Trajectory:
         found = read.sidechains
         calls = self.agent_calls() if found else {}
         for name in sorted(found):
-            side = self.sidechains[name] = Trajectory.__new__(Trajectory)
+            side = Trajectory.__new__(Trajectory)
             side._link(found.pop(name))  # what reading needed is freed, one after the other
             side.parent_call = side.parent_call or calls.get(side.first_prompt())
+            if side.nodes and not name.startswith(COMPACTS):
+                self.sidechains[name] = side
 
     def first_prompt(self) -> str:
         """Return the text of the first human turn; empty if there is none."""

@@ -132,8 +132,8 @@ def test_edge_case_counts(corpus: Path, lake: Lake, name: str) -> None:
     report = ingest(lake, [file])
     facts = dict(report.by_file[file.name])
     facts["last_line_bad"] = analyse(file.read_bytes())[1].last_line_bad
-    told = {key: value for key, value in expected.items() if key not in ("note", "prefix_of_last")}
-    assert {key: facts[key] for key in told} == told
+    known = {key: value for key, value in expected.items() if key not in ("note", "prefix_of_last")}
+    assert {key: facts[key] for key in known} == known
     assert report.totals["synthetic_assistant"] == expected.get("synthetic_assistant", 0)
 
 

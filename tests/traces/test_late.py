@@ -221,7 +221,6 @@ def test_a_file_that_changes_while_it_is_read_is_whole_afterwards(
     s.user("more")
     s.say("m2", "two")
 
-    # The door names the stage as the module is named, so the module is found by its full name.
     module = sys.modules["composer_pipeline.traces.archive"]
 
     plan = make_plan

@@ -17,9 +17,9 @@ INGEST = """
 import sys
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.traces.ingest import ingest
-def told(label, done, total):
+def progress(label, done, total):
     print(label, done, flush=True)
-ingest(Lake(sys.argv[1]), [sys.argv[2]], progress=told)
+ingest(Lake(sys.argv[1]), [sys.argv[2]], progress=progress)
 print("done", flush=True)
 """
 PROCESSES, SESSIONS = 4, 3
@@ -83,15 +83,15 @@ def test_a_stage_waits_for_the_other_and_says_so(
     assert lake.days("states") == ["2026-11-16"]
 
 
-def test_nothing_is_told_where_nobody_waits(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_no_progress_is_reported_when_nothing_waits(tmp_path: Path) -> None:
+    labels: list[str] = []
 
     def progress(label: str, done: int, total: int) -> None:
-        told.append(label)
+        labels.append(label)
 
     callback: Progress = progress
     with writer_lock(Lake(tmp_path), callback):
         pass
     with writer_lock(Lake(tmp_path), callback):
         pass
-    assert told == []
+    assert labels == []

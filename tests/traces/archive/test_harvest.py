@@ -404,7 +404,6 @@ def test_a_file_that_is_emptied_while_it_is_harvested_is_no_obstacle(
         return read(source)
 
     plan = make_plan({}, [projects])  # heads are read before bytes
-    # The door names the stage as the module is named, so the module is found by its full name.
     module = sys.modules["composer_pipeline.traces.archive"]
     monkeypatch.setattr(module, "make_plan", lambda *_: plan)
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Secrets in other readings: base64 behind a prefix and over many lines, lines of any terminal."""
+"""Secrets in decodings: base64 behind a prefix and over many lines, lines of any terminal."""
 
 import base64
 import re

@@ -188,7 +188,7 @@ def probe_live(
     endpoint = teacher_set.endpoint
     if endpoint.api != "openrouter":
         raise InputError(f"endpoint {endpoint.name}: the probes know api openrouter only")
-    api_key = teacher_set.api_key()
+    api_key = teacher_set.endpoint.key()
     lake.check_writable()
     catalogue = fetch(teacher_set)
     (name, *_) = ask_order(teacher_set.teachers)

@@ -187,7 +187,7 @@ def open_judge(
         return
     teacher_set = TeacherSet.load(teachers)
     (teacher,) = teacher_set.select([rule.teacher])
-    api_key = teacher_set.api_key()
+    api_key = teacher_set.endpoint.key()
     verdict = preflight(lake, teacher_set, [teacher]).get(teacher.name)
     if verdict and verdict.stop:
         raise ComposerError(f"semantic_judge {teacher.name} cannot be asked: {verdict.stop}")

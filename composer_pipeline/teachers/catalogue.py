@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.files import flag, integer
+from composer_pipeline.files import flag, integer, mapping, mapping_at
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.client import MOST_BYTES, ask, new_session
 from composer_pipeline.teachers.outcome import is_page, read_json
@@ -179,7 +179,7 @@ def read_model(row: Any) -> ModelRecord | None:
         alias_target=str(row["alias_target"]) if row.get("alias_target") else None,
         context_length=integer(row.get("context_length")),
         max_completion_tokens=integer(row.get("max_completion_tokens"))
-        or integer(dig(row, "top_provider", "max_completion_tokens")),
+        or integer(mapping_at(row, "top_provider").get("max_completion_tokens")),
         supported_parameters=tuple(map(str, parameters if isinstance(parameters, list) else ())),
         expiration_date=_date(row.get("expiration_date")),
         reasoning=reasoning if isinstance(reasoning, dict) else None,
@@ -228,13 +228,6 @@ def _price(value: Any) -> Decimal | None:
     except ArithmeticError:
         return None
     return price if price.is_finite() and price >= 0 else None
-
-
-def dig(value: Any, *keys: str) -> Any:
-    """Return a nested value, or ``None`` if a step is missing."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _date(value: Any) -> date | None:
@@ -540,18 +533,18 @@ def parse(
     ``distillable`` is the answer of ``/models?distillable=true``. A model or price in an unknown
     shape is left out, never guessed; ``None`` if the bytes are no catalogue.
     """
-    rows = dig(read_json(models), "data")
+    rows = mapping(read_json(models)).get("data")
     if not isinstance(rows, list):
         return None
     records = {record.id: record for row in rows if (record := read_model(row)) is not None}
-    allowed = dig(read_json(distillable or b""), "data")
+    allowed = mapping(read_json(distillable or b"")).get("data")
     if isinstance(allowed, list):
-        names = {dig(row, "id") for row in allowed}
+        names = {mapping(row).get("id") for row in allowed}
         for model, known in records.items():
             free = model in names or known.canonical_slug in names
             records[model] = msgspec.structs.replace(known, is_distillable=free)
     for model, answer in sorted((endpoints or {}).items()):
-        listed = dig(read_json(answer), "data", "endpoints")
+        listed = mapping_at(read_json(answer), "data").get("endpoints")
         if model in records and isinstance(listed, list):
             found = tuple(e for row in listed if (e := read_endpoint(row)) is not None)
             records[model] = msgspec.structs.replace(records[model], endpoints=found)

@@ -361,7 +361,7 @@ class RunKey:
         self.budget = budget
         self.api_key = api_key
         self.stop = stop
-        self._provisioning_key = teacher_set.provisioning_key()
+        self._provisioning_key = teacher_set.endpoint.provisioning_key()
         #: Hash of the key that was made for this run.
         self._minted = ""
         self._dedicated = hashlib.sha256((api_key or "").encode()).hexdigest()[:32]

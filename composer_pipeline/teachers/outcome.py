@@ -1,20 +1,16 @@
 """What an HTTP response, or none, means for money: decided by evidence, not by status alone.
 
-Belongs here: sorting an outcome into one of five kinds, and the billed cost in a reply. Does
-not belong here: reading bytes (``replay.provider.reading``), sending
-(``replay.provider.client``), and what to do next (``replay.engine.caller``).
-
-The rule has no exception: **what may have been billed is charged until it is known not to
-have been, and what was answered is kept as bytes before anybody looks at it.** Free is only
-what the provider's documentation says is free *and* carries no cost and no answer.
+The rule has no exception: **what may have been billed is charged until it is known not to have
+been, and what was answered is kept as bytes before it is parsed.** Only what the provider's
+documentation says is free *and* carries no cost and no answer is free.
 
 ======== =============================================================================
 kind     meaning
 ======== =============================================================================
 billed   a cost is known (0 for a hit of the response cache); the bytes are kept
-unpriced there is an answer, or bytes that nobody can read, and no cost that can be
-         believed: charged at the worst case, the bytes are kept, not asked again
-unbilled known to be free, and nothing was answered; ``retryable`` says what next
+unpriced there is an answer, or bytes that cannot be read, and no believable cost: charged
+         at the worst case, the bytes are kept, not asked again
+unbilled known to be free, and nothing was answered; see ``retryable``
 refused  unbilled, and asking again would give the same answer; the bytes are kept
 unknown  it may have been billed and nothing whole came: charged at the worst case
 ======== =============================================================================
@@ -63,13 +59,14 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import mapping, mapping_at
 from composer_pipeline.money import NOTHING, Pico, pico_or_none, to_pico
 
 #: A document with more values than this is not read: its objects would not fit in memory.
 MOST_VALUES = 1_000_000
 #: Events of a stream that are put together; a longer stream is not read.
 MOST_EVENTS = 200_000
-#: Digits of a number that are read; longer ones are no number.
+#: A number of more digits is not read.
 MOST_DIGITS = 400
 _DECIMALS = msgspec.json.Decoder(float_hook=Decimal)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -79,7 +76,7 @@ _EVENT = re.compile(rb"\A\s*(?:data|event|id|retry)?:")
 
 
 def read_json(body: bytes) -> Any:
-    """Return the value of a JSON document, or ``None`` where it cannot be read."""
+    """Return the value of a JSON document, or ``None`` if it cannot be read."""
     if body.count(b",") > MOST_VALUES:
         return None
     try:
@@ -104,7 +101,7 @@ def read_reply(body: bytes) -> dict[str, Any] | None:
 
 
 def is_cut(body: bytes) -> bool:
-    """Say whether the bytes are the beginning of a JSON object and stop in the middle."""
+    """Return True if the bytes are the beginning of a JSON object and stop in the middle."""
     if not body.lstrip().startswith(b"{"):
         return False
     try:
@@ -124,7 +121,7 @@ def choices_of(reply: Any) -> list[dict[str, Any]]:
 
 
 def storable(text: str) -> str:
-    """Return a text that every database, table and JSON writer takes."""
+    """Return a text that every database, table and JSON writer accepts."""
     if _SURROGATES.search(text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
@@ -147,7 +144,7 @@ def _text(body: bytes) -> str:
 
 
 def _loads(text: str) -> Any:
-    # What follows the document (another one, padding) is not looked at.
+    # What follows the document (another one, padding) is ignored.
     return _LENIENT.raw_decode(text.lstrip())[0]
 
 
@@ -177,7 +174,7 @@ class _Pieces(list[str]):
 
 
 def _events(body: bytes) -> dict[str, Any] | None:
-    """Put a stream of ``data:`` events together; ``None`` where there is none to read."""
+    """Put a stream of ``data:`` events together; ``None`` if there is none to read."""
     whole: dict[str, Any] = {}
     merged: dict[int, dict[str, Any]] = {}
     if body.count(b"\n") > MOST_EVENTS:
@@ -254,31 +251,31 @@ def _joined(value: Any) -> Any:
 
 
 RETRY_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
-#: The teacher is told to slow down.
+#: The teacher asks to be asked more slowly.
 BUSY_STATUSES = {429, 503, 524, 529}
 _SKIP_TYPES = (
     "context_length", "max_tokens_exceeded", "token_limit_exceeded", "string_too_long",
     "payload_too_large", "invalid_prompt", "image_",
 )  # fmt: skip
 _REFUSAL_TYPES = ("content_policy_violation", "refusal")
-#: What a ``Retry-After`` may ask for; a server's mistake must not stop a teacher for days.
+#: The longest ``Retry-After``; a server's mistake must not stop a teacher for days.
 LONGEST_PAUSE_S = 3600.0
-#: The dearest bill of one call that is believed, in picodollars: 1000 USD. Sums of bills stay
-#: far from the end of the ledger's 64 bits.
+#: The highest believable bill of one call, in picodollars: 1000 USD. Sums of bills stay far
+#: below the ledger's 64 bits.
 MOST_BILL = 10**15
-#: More tokens than any model has; a count beyond is no count.
+#: More tokens than any model has; a higher count is ignored.
 MOST_TOKENS = 10**9
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one request; see the module's table."""
+    """The outcome of one request; see the module's table."""
 
     kind: Literal["billed", "unpriced", "unbilled", "refused", "unknown"]
     status: int = 0
     body: bytes = b""
     cost: Pico | None = None
     generation_id: str = ""
-    #: Generation that was billed, where this reply came from the response cache.
+    #: Generation that was billed, if this reply came from the response cache.
     source_id: str = ""
     latency_ms: float = 0.0
     detail: str = ""
@@ -293,7 +290,7 @@ class Outcome(msgspec.Struct, frozen=True):
     cut: bool = False
     #: Whether ``body`` can be read as a reply.
     readable: bool = True
-    #: As the reply reports them; 0 where it does not, and for a cache hit.
+    #: As the reply reports them; 0 if it does not, and for a cache hit.
     prompt_tokens: int = 0
     cached_tokens: int = 0
 
@@ -310,9 +307,9 @@ class _Evidence(msgspec.Struct, frozen=True):
 
     cost: Pico | None
     answer: bool
-    #: Completion tokens; ``None`` where they are not told.
+    #: Completion tokens; ``None`` if they are not reported.
     tokens: int | None
-    #: Whether a choice ended in error, or no choice says how it ended.
+    #: Whether each choice ended in error, or none has a ``finish_reason``.
     failed: bool
     unfinished: bool
 
@@ -336,12 +333,8 @@ def classify(
 ) -> Outcome:
     """Sort a complete HTTP response by the module's table.
 
-    Args:
-        status: HTTP status.
-        headers: response headers; looked up in lower case.
-        body: the whole body, decompressed.
-        latency: milliseconds from sending to the last byte.
-        price: where given, a reply without a cost costs its tokens at this price.
+    ``headers`` are looked up in lower case; ``body`` is whole and decompressed; ``latency`` is in
+    milliseconds. With a ``price``, a reply without a cost costs its tokens at this price.
     """
     reply = read_reply(body)
     data = reply or {}
@@ -357,7 +350,10 @@ def classify(
     if (not ok or data.get("error")) and not seen.of_generation:
         return _failure(status, headers, data, known)
     known["ended"] = True
-    known["prompt_tokens"], known["cached_tokens"] = _tokens(usage)
+    counts = mapping(usage)
+    cached = mapping_at(counts, "prompt_tokens_details").get("cached_tokens")
+    known["prompt_tokens"] = _count(counts.get("prompt_tokens")) or 0
+    known["cached_tokens"] = _count(cached) or 0
     source = _source(headers) if ok and not seen.cost else ""
     cut = reply is None and is_cut(body)
     if source and (cut or not body):
@@ -378,7 +374,7 @@ def _judged(
     usage: Any,
     known: dict[str, Any],
 ) -> Outcome:
-    """Sort a whole response that is no refusal and no hit of the cache."""
+    """Sort a whole response that is neither a refusal nor a hit of the cache."""
     if reply is None:
         return Outcome("unpriced", detail="unreadable", readable=False, **known)
     cost = seen.cost
@@ -387,8 +383,8 @@ def _judged(
     if cost is None and price is not None:
         cost = _priced(usage, price)
     if cost is None:
-        absurd = isinstance(usage, dict) and usage.get("cost") is not None
-        detail = "a cost that is none" if absurd else "reply without a cost"
+        absurd = mapping(usage).get("cost") is not None
+        detail = "a cost that is not credible" if absurd else "reply without a cost"
         return Outcome("unpriced", detail=detail, **known)
     return Outcome("billed", cost=cost, **known)
 
@@ -398,28 +394,25 @@ def _failure(
 ) -> Outcome:
     """Sort a response without a generation: who refused, and what to do next."""
     known = known | {"retry_after": _retry_after(headers.get("retry-after"))}
-    error = reply.get("error")
-    fault = error if isinstance(error, dict) else {}
+    fault = mapping_at(reply, "error")
     if (status >= 500 or status == 408) and not fault:
         # A gateway answered, not the API: the model behind it may have run to the end.
         return Outcome("unknown", detail=f"HTTP {status} of a gateway", retryable=True, **known)
     if 300 <= status < 400:
         return Outcome("unbilled", detail=f"HTTP {status} redirect", stop="teacher", **known)
-    told = fault.get("code") if 200 <= status < 300 else status
-    code = told if isinstance(told, int) and 100 <= told < 600 else status
+    stated = fault.get("code") if 200 <= status < 300 else status
+    code = stated if isinstance(stated, int) and 100 <= stated < 600 else status
     return _classify_error(code, fault, known)
 
 
 def _classify_error(code: int, fault: dict[str, Any], known: dict[str, Any]) -> Outcome:
-    metadata = fault.get("metadata")
-    kind = label(metadata.get("error_type")) if isinstance(metadata, dict) else ""
-    availability = fault.get("availability")
-    available = availability if isinstance(availability, dict) else {}
+    metadata, available = mapping_at(fault, "metadata"), mapping_at(fault, "availability")
+    kind = label(metadata.get("error_type"))
     reason = label(available.get("code")) or kind or f"HTTP {code}"
     known = known | {"status": code}
     if kind.startswith(_SKIP_TYPES) or code == 413:
         return Outcome("refused", detail=reason, **known)
-    if kind in _REFUSAL_TYPES or (code == 403 and _is_moderation(metadata)):
+    if kind in _REFUSAL_TYPES or (code == 403 and metadata.keys() & {"reasons", "flagged_input"}):
         return Outcome("refused", detail="refusal", **known)
     if code == 401 or (code == 403 and not available):
         return Outcome("unbilled", detail=f"HTTP {code}", stop="account", **known)
@@ -434,15 +427,9 @@ def _classify_error(code: int, fault: dict[str, Any], known: dict[str, Any]) -> 
 
 
 def no_response(error: Exception, *, generation: str = "", status: int = 0) -> Outcome:
-    """Tell "never sent" from "perhaps billed" where no complete response came.
+    """Tell "never sent" from "perhaps billed" if no complete response came.
 
-    Args:
-        error: what the HTTP client raised.
-        generation: id from the headers, where these had come.
-        status: HTTP status, where the headers had come.
-
-    Raises:
-        InputError: the endpoint's URL cannot be used.
+    ``generation`` and ``status`` are from the headers, if these had come.
     """
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
@@ -462,7 +449,7 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
 
 
 def settled_as_it_is(outcome: Outcome) -> Outcome:
-    """Return the outcome of a cut reply that is kept, because no whole one can be had."""
+    """Return the outcome of a cut reply that is kept, because the whole cannot be fetched."""
     kept = msgspec.structs.replace(outcome, retryable=False, readable=False, cut=False)
     if outcome.source_id:
         return msgspec.structs.replace(kept, kind="billed", cost=NOTHING)
@@ -478,7 +465,7 @@ def too_large(status: int, start: bytes, generation: str, latency: float, most: 
 
 
 def is_page(headers: Mapping[str, str], body: bytes) -> bool:
-    """Say whether a response is a web page."""
+    """Return True if a response is a web page."""
     kind = headers.get("content-type", "").lower()
     return kind.startswith("text/html") and body.lstrip()[:1] == b"<"
 
@@ -486,40 +473,35 @@ def is_page(headers: Mapping[str, str], body: bytes) -> bool:
 def billed_cost(usage: Any) -> Pico | None:
     """Return the billed cost in picodollars from a reply's ``usage``, or ``None``.
 
-    With an own provider key (BYOK) the upstream cost is paid besides; otherwise it is part
-    of ``cost`` and must not be added. Where it is not told, nobody knows the cost.
+    With an own provider key (BYOK) the upstream cost is paid in addition; otherwise it is part
+    of ``cost`` and must not be added. Without it, the cost is unknown.
     """
     if not isinstance(usage, dict):
         return None
     cost = pico_or_none(usage.get("cost"))
     if cost is not None and usage.get("is_byok") is True:
-        details = usage.get("cost_details")
-        upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
-        besides = pico_or_none(upstream)
-        cost = None if besides is None else Pico(cost + besides)
+        upstream = pico_or_none(mapping_at(usage, "cost_details").get("upstream_inference_cost"))
+        cost = None if upstream is None else Pico(cost + upstream)
     return cost if cost is None or cost <= MOST_BILL else None
 
 
 def _evidence(reply: Mapping[str, Any], cost: Pico | None) -> _Evidence:
     choices = choices_of(reply)
     reasons = [choice.get("finish_reason") for choice in choices]
-    usage = reply.get("usage")
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     return _Evidence(
         cost=cost,
         answer=any(_answers(choice) for choice in choices),
-        tokens=_told(tokens),
+        tokens=_count(mapping_at(reply, "usage").get("completion_tokens")),
         failed=bool(choices) and all(reason == "error" for reason in reasons),
         unfinished=not any(reasons),
     )
 
 
 def _answers(choice: Mapping[str, Any]) -> bool:
-    """Say whether a choice has anything that a model generated."""
-    message = choice.get("message")
-    parts = message if isinstance(message, dict) else {}
-    said = ("content", "tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
-    return bool(choice.get("text")) or any(parts.get(name) for name in said)
+    """Return True if a choice has anything that a model generated."""
+    parts = mapping_at(choice, "message")
+    names = ("content", "tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
+    return bool(choice.get("text")) or any(parts.get(name) for name in names)
 
 
 def _source(headers: Mapping[str, str]) -> str:
@@ -528,42 +510,27 @@ def _source(headers: Mapping[str, str]) -> str:
     return label(headers.get("x-openrouter-cache-source-id", "")) if status == "HIT" else ""
 
 
-def _told(value: Any) -> int | None:
+def _count(value: Any) -> int | None:
     """Return a count of tokens; ``None`` for what is none."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= MOST_TOKENS else None
 
 
-def _tokens(usage: Any) -> tuple[int, int]:
-    if not isinstance(usage, dict):
-        return 0, 0
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return _told(usage.get("prompt_tokens")) or 0, _told(cached) or 0
-
-
 def _priced(usage: Any, price: TokenPrice) -> Pico | None:
-    """Tokens at the recipe's prices, rounded up; ``None`` without token counts.
-
-    Where both prices are 0 nothing need be counted.
-    """
+    """Return the cost of the tokens, rounded up; ``None`` without token counts."""
     if not price.prompt and not price.completion:
         return NOTHING
-    counts = usage if isinstance(usage, dict) else {}
-    prompt = _told(counts.get("prompt_tokens"))
-    completion = _told(counts.get("completion_tokens"))
+    counts = mapping(usage)
+    prompt = _count(counts.get("prompt_tokens"))
+    completion = _count(counts.get("completion_tokens"))
     if prompt is None or completion is None:
         return None
     return to_pico((price.prompt * prompt + price.completion * completion) / 1_000_000)
 
 
-def _is_moderation(metadata: Any) -> bool:
-    return isinstance(metadata, dict) and ("reasons" in metadata or "flagged_input" in metadata)
-
-
 def _retry_after(value: str | None) -> float | None:
-    """Return the seconds to wait, at most an hour; ``None`` where the header says nothing."""
+    """Return the seconds to wait, at most an hour; ``None`` without a usable header."""
     if not value or len(value) > 100:
         return None
     try:

@@ -126,8 +126,8 @@ def replay(
     if again not in ("", "unreadable"):
         raise InputError(f"--again takes unreadable, not {again!r}")
     budget = check_shared(budget) if budget else ""
-    api_key = teacher_set.api_key()
-    teacher_set.provisioning_key()
+    api_key = teacher_set.endpoint.key()
+    teacher_set.endpoint.provisioning_key()
     for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
         endpoint.key()
     questions = Questions(

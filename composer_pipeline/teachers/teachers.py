@@ -1,11 +1,7 @@
-"""Who is asked, where, and under which price and privacy terms.
+"""The teacher file: which models are asked, where, and under which price and privacy terms.
 
-Belongs here: the typed form of ``recipes/teachers/*.yaml`` and its checks. Does not
-belong here: sending (``replay.provider.client``), or money already spent
-(``replay.ledger.ledger``).
-
-Money in a teacher file is USD per **million** tokens; quote it (``"0.30"``) so that it
-is read as a decimal. The API key is named here (``api_key_env``), never written here.
+Money in a teacher file is USD per **million** tokens; quote it (``"0.30"``) so that it is read
+as a decimal. The API key is named here (``api_key_env``), never written here.
 """
 
 import hashlib
@@ -22,21 +18,30 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
 
-#: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known
-#: once its loopback server runs. A real endpoint never reads it: an environment
-#: variable must not be able to send sessions somewhere else.
+#: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known once its
+#: loopback server runs. A real endpoint never reads it: an environment variable must not be
+#: able to send sessions somewhere else.
 URL_VARIABLE = "COMPOSER_OPENROUTER_URL"
+#: Share of the states that a control is asked about if its entry does not say.
+CONTROL_SHARE = 0.03
 
-
+PromptCache = Literal["chain", "longest_first", "none"]
+SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]
+_CacheControl = Literal["off", "5m", "1h"]
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 _Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+_Price = Annotated[Decimal, Field(ge=0, le=10_000)]
+_Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
-class Endpoint(BaseModel):
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Endpoint(_Model):
     """Where the teachers are. ``name`` is part of every request's key, the URL is not."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    name: _Name
     base_url: str
     #: ``null`` for a server of api ``openai`` that asks for no key.
     api_key_env: _Variable | None = "OPENROUTER_API_KEY"
@@ -45,28 +50,29 @@ class Endpoint(BaseModel):
     #: of OpenRouter's fields. Its replies name no cost, so ``max_price`` is taken as the
     #: price of every token; 0 is a price.
     api: Literal["openrouter", "openai"] = "openrouter"
-    #: Variable with a key that may make keys. Where it is set, each run makes a key of its
-    #: own, limited to the run's ceiling, whose usage is the true bill of the run.
+    #: Variable with a key that may make keys. If it is given, each run makes a key of its own,
+    #: limited to the run's ceiling, whose usage is the true bill of the run.
     provisioning_key_env: _Variable | None = None
     #: Whether the API key is used with this ledger only. Its usage is then the true bill.
     dedicated_key: bool = False
     #: How long the provider may keep replies so that a paid one can be fetched again
-    #: after a crash. ``off`` costs duplicate bills after a crash, never overspend.
+    #: after a crash. 0 costs duplicate bills after a crash, never overspend.
     recovery_cache_s: Annotated[int, Field(ge=0, le=86_400)] = 86_400
 
     @model_validator(mode="after")
-    def _reachable_as_declared(self) -> Self:
-        check_url(self.base_url, simulated=self.simulated)
+    def _consistent(self) -> Self:
+        _check_url(self.base_url, simulated=self.simulated)
         if self.provisioning_key_env and self.dedicated_key:
             raise ValueError("provisioning_key_env and dedicated_key exclude each other")
         if self.provisioning_key_env and self.provisioning_key_env == self.api_key_env:
             raise ValueError("provisioning_key_env and api_key_env name the same variable")
-        if self.api == "openai" and "api_key_env" not in self.model_fields_set:
-            raise ValueError("api openai needs api_key_env, the variable with its own key or null")
         if self.api == "openrouter" and self.api_key_env is None:
             raise ValueError("api openrouter needs api_key_env")
+        named = "api_key_env" in self.model_fields_set or isinstance(self, OwnEndpoint)
+        if self.api == "openai" and not named:
+            raise ValueError("api openai needs api_key_env, the variable with its own key or null")
         if self.api == "openai" and (self.provisioning_key_env or self.dedicated_key):
-            raise ValueError("only api openrouter tells the usage of a key")
+            raise ValueError("only api openrouter reports the usage of a key")
         return self
 
     def key(self) -> str | None:
@@ -75,11 +81,11 @@ class Endpoint(BaseModel):
         ``None`` only for a simulated endpoint, or one of api ``openai``, which may need none.
 
         Raises:
-            InputError: the variable is not set, or holds what is no key; the message names it.
+            InputError: the variable is not set, or holds no key.
         """
         if self.api_key_env is None:
             return None
-        found = key_in(self.api_key_env)
+        found = _key_in(self.api_key_env)
         if found is None and not self.simulated and self.api == "openrouter":
             raise InputError(
                 f"environment variable {self.api_key_env} is not set;"
@@ -88,19 +94,18 @@ class Endpoint(BaseModel):
         return found
 
     def provisioning_key(self) -> str | None:
-        """Return the key that makes keys; ``None`` where the file names none.
+        """Return the key that makes keys; ``None`` if the file names none.
 
         Raises:
-            InputError: the variable is not set, or holds what is no key; the message names it.
+            InputError: the variable is not set, or holds no key.
         """
-        name = self.provisioning_key_env
-        if name is None:
+        if self.provisioning_key_env is None:
             return None
-        found = key_in(name)
+        found = _key_in(self.provisioning_key_env)
         if found is None:
             raise InputError(
-                f"environment variable {name} is not set; endpoint {self.name}"
-                " names it as provisioning_key_env"
+                f"environment variable {self.provisioning_key_env} is not set; endpoint"
+                f" {self.name} names it as provisioning_key_env"
             )
         return found
 
@@ -108,23 +113,25 @@ class Endpoint(BaseModel):
         """Return the base URL to use, without a trailing slash.
 
         Raises:
-            InputError: the environment variable names no loopback address.
+            InputError: the environment variable is not a loopback address.
         """
         override = os.environ.get(URL_VARIABLE) if self.simulated else None
         if override:
             try:
-                check_url(override, simulated=True)
+                _check_url(override, simulated=True)
             except ValueError as error:
                 raise InputError(f"environment variable {URL_VARIABLE}: {error}") from error
         return (override or self.base_url).rstrip("/")
 
 
-def check_url(url: str, *, simulated: bool) -> None:
-    """Check that a base URL is where such an endpoint may be.
+class OwnEndpoint(Endpoint):
+    """A server for one teacher alone: vLLM, Ollama, a company's gateway."""
 
-    Raises:
-        ValueError: a simulated endpoint outside this machine, or a real one without TLS.
-    """
+    api_key_env: _Variable | None = None
+    api: Literal["openai"] = "openai"
+
+
+def _check_url(url: str, *, simulated: bool) -> None:
     parts = urlsplit(url)
     loopback = parts.hostname in ("127.0.0.1", "localhost", "::1")
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -137,31 +144,11 @@ def check_url(url: str, *, simulated: bool) -> None:
         raise ValueError(f"http without TLS is only allowed on this machine, not {parts.hostname}")
 
 
-class OwnEndpoint(Endpoint):
-    """A server of one's own for one teacher: vLLM, Ollama, a company's gateway.
-
-    It speaks OpenAI's chat completions and gets none of OpenRouter's fields.
-    """
-
-    api_key_env: _Variable | None = None
-    api: Literal["openai"] = "openai"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _key_is_optional(cls, data: object) -> object:
-        return {"api_key_env": None, **data} if isinstance(data, dict) else data
-
-
-def key_in(variable: str) -> str | None:
-    """Return the key in an environment variable; ``None`` where it is not set or empty.
-
-    Raises:
-        InputError: it holds what no HTTP header can carry; the message names the variable.
-    """
+def _key_in(variable: str) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not key:
         return None
-    if not (key.isascii() and key.isprintable()) or " " in key:
+    if not (key.isascii() and key.isprintable()) or " " in key:  # no HTTP header can carry it
         raise InputError(
             f"environment variable {variable} holds no key: a key is printable ASCII without"
             " spaces or line breaks"
@@ -169,33 +156,22 @@ def key_in(variable: str) -> str | None:
     return key
 
 
-#: Share of the states that a control is asked about where its entry does not say.
-CONTROL_SHARE = 0.03
-
-PromptCache = Literal["chain", "longest_first", "none"]
-Price = Annotated[Decimal, Field(ge=0, le=10_000, allow_inf_nan=False)]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class MaxPrice(_Model):
-    """The dearest endpoint that may answer, USD per million tokens; sent to the router.
+    """The highest price of an endpoint that may answer, USD per million tokens.
 
-    It bounds what is bought, and is no part of a reply's key: changing it buys nothing again.
+    It is sent to the router and is no part of a reply's key: changing it buys nothing again.
     """
 
-    prompt: Price
-    completion: Price
+    prompt: _Price
+    completion: _Price
 
 
 class Provider(_Model):
-    """OpenRouter's provider preferences. The defaults are the strict ones.
+    """OpenRouter's provider preferences; the defaults are the strict ones.
 
-    ``enforce_distillable_text: false`` is the explicit choice to ask models whose authors do
-    not allow training on their outputs. It is part of every body, so it is part of every
-    reply's key, and is recorded with the replies.
+    They are part of every body and so of every reply's key, and are recorded with the replies.
+    ``enforce_distillable_text: false`` is the explicit choice to ask models whose authors do not
+    allow training on their outputs.
     """
 
     data_collection: Literal["deny", "allow"] = "deny"
@@ -209,7 +185,7 @@ class Provider(_Model):
 
 
 def sampled(state_id: str, share: float) -> bool:
-    """Say whether a state is in the sample of a share of all states.
+    """Return True if a state is in the sample of a share of all states.
 
     The same states every time, spread evenly over sessions; a smaller sample is part of every
     larger one.
@@ -219,22 +195,22 @@ def sampled(state_id: str, share: float) -> bool:
 
 
 class Teacher(_Model):
-    """One model that answers states. One vote a ``family`` (``preferences``)."""
+    """One model that answers states; each ``family`` has one vote."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-    family: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    name: _Name
+    family: _Name
     model: str
     licence: str
     #: What a token costs at a server that states no cost; 0 is a price.
     price: MaxPrice | None = None
-    #: The dearest price at the file's endpoint; of an own endpoint it is the price.
+    #: The highest price at the file's endpoint; of an own endpoint it is the price.
     max_price: MaxPrice
-    #: A server of this teacher alone; the file's endpoint where there is none.
+    #: A server of this teacher alone; the file's endpoint if there is none.
     endpoint: OwnEndpoint | None = None
     #: Other names that this model answers by, besides ``model`` and its dated name.
     served_as: list[str] = []
     max_tokens: Annotated[int, Field(ge=16, le=200_000)] = 2048
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     context_length: Annotated[int, Field(ge=1024, le=10_000_000)] = 131_072
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
     #: How the provider caches prompts, which decides the order of a session's calls.
@@ -242,34 +218,31 @@ class Teacher(_Model):
     #: provider caches prefixes by itself, so the longest prompt goes first and the shorter
     #: ones then read from it side by side. ``none``: no order.
     prompt_cache: PromptCache = "chain"
-    #: Ask for prompt caching where a provider needs to be asked (Anthropic, Qwen), for five
-    #: minutes or an hour. Writing to the cache is dearer; the worst case counts it.
-    cache_control: Literal["off", "5m", "1h"] = "off"
+    #: Ask for prompt caching if a provider needs to be asked (Anthropic, Qwen), for five
+    #: minutes or an hour. Writing to the cache costs more; the worst case counts it.
+    cache_control: _CacheControl = "off"
     #: A control's replies never vote, whatever its family, and nothing is trained on them: they
     #: measure how often the agent's own model would have done something else (the noise floor),
     #: so it should be of the agent's family.
     control: Annotated[bool, Field(strict=True)] = False
     #: Share of the states that are asked, chosen by a hash of the state's id (:func:`sampled`),
-    #: so every run asks about the same ones. A control has 0.03 where it is not set: with the
-    #: same ``selection.audit_share`` these are states that every teacher is asked about.
-    ask_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    #: so every run asks about the same ones. The default of a control is 0.03: with the same
+    #: ``selection.audit_share`` these are states that every teacher is asked about.
+    ask_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     provider: Provider = Provider()
 
     @model_validator(mode="before")
     @classmethod
-    def _controls_are_few(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("control") is True and "ask_share" not in data:
-            return {**data, "ask_share": CONTROL_SHARE}
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _price_is_the_cap(cls, data: Any) -> Any:
+    def _derived(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if data.get("endpoint") is not None and data.get("price") is None:
+        if data.get("control") is True:
+            data = {"ask_share": CONTROL_SHARE, **data}
+        if data.get("price") is not None:
+            return {**data, "max_price": data["price"]}
+        if data.get("endpoint") is not None:
             raise ValueError("an own endpoint needs price: {prompt, completion}; 0 is a price")
-        return data if data.get("price") is None else {**data, "max_price": data["price"]}
+        return data
 
     @field_validator("model")
     @classmethod
@@ -281,27 +254,21 @@ class Teacher(_Model):
         return value
 
     def asks(self, state_id: str) -> bool:
-        """Say whether this teacher may be asked about a state: it is in ``ask_share``."""
+        """Return True if the teacher may be asked about a state: it is in ``ask_share``."""
         return self.ask_share == 1 or sampled(state_id, self.ask_share)
 
 
-SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]
-
-
 class Selection(_Model):
-    """Which questions are worth their price; see ``replay.selection.curtailed``.
-
-    The default asks every teacher about every state.
-    """
+    """Which questions are worth their price; the default asks everything."""
 
     #: ``exact`` stops asking when the rest can no longer change the vote. ``student`` also
     #: stops when every answer so far agrees with the agent: cheaper, and it misses pairs.
     curtail: Literal["off", "exact", "student"] = "off"
     #: Share of the states, chosen by hash, that are asked in full all the same.
-    audit_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.03
-    #: Ask first where the trace says that something went wrong.
+    audit_share: Annotated[float, Field(ge=0, le=1)] = 0.03
+    #: Ask first where the trace shows that something went wrong.
     prioritise: bool = True
-    #: Kinds of states that are not asked, but for the audit sample.
+    #: Kinds of states that are not asked, except for the audit sample.
     skip: list[SkipRule] = []
     #: Ask about at most so many states, the most promising ones.
     max_states: Annotated[int, Field(ge=1)] | None = None
@@ -325,25 +292,25 @@ class Defaults(_Model):
     context_length: int | None = None
     concurrency: int | None = None
     prompt_cache: PromptCache | None = None
-    cache_control: Literal["off", "5m", "1h"] | None = None
+    cache_control: _CacheControl | None = None
     max_price: MaxPrice | None = None
     provider: Provider | None = None
 
 
 class Limits(_Model):
-    """How patiently to ask. None of these can raise the cost above the ceiling."""
+    """Retries and timeouts. None of these can raise the cost above the ceiling."""
 
     attempts: Annotated[int, Field(ge=1, le=20)] = 5
-    backoff_s: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 1.0
-    backoff_cap_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
-    read_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 600.0
-    drain_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
+    backoff_s: Annotated[float, Field(ge=0, le=600)] = 1.0
+    backoff_cap_s: _Seconds = 60.0
+    read_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 600.0
+    drain_s: _Seconds = 60.0
     #: How old a lost call must be before it is asked for again: until its generation has
     #: ended at the provider, the same bytes would be bought a second time.
-    recover_after_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 120.0
+    recover_after_s: _Seconds = 120.0
     #: After the last call of a key, how long until its usage has every bill.
-    sweep_grace_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 600.0
-    #: Bodies held at once, in MiB; calls beyond wait.
+    sweep_grace_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0
+    #: Bodies held at once, in MiB; further calls wait.
     inflight_mib: Annotated[int, Field(ge=1, le=65_536)] = 256
 
 
@@ -354,7 +321,7 @@ class Projects(_Model):
     exclude: list[str] = []
 
     def admits(self, project: str | None) -> bool:
-        """Say whether states of ``project`` may be sent."""
+        """Return True if states of ``project`` may be sent."""
         name = project or ""
         if any(fnmatchcase(name, pattern) for pattern in self.exclude):
             return False
@@ -374,27 +341,19 @@ class TeacherSet(_Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_endpoints_are_enough(cls, data: Any) -> Any:
-        """Where every teacher has an endpoint of its own, the file need not name another."""
-        if not isinstance(data, dict) or data.get("endpoint") is not None:
+    def _fill_in(cls, data: Any) -> Any:
+        """Give the teachers the defaults, and the file an endpoint if every teacher has its own."""
+        if not isinstance(data, dict) or not isinstance(teachers := data.get("teachers"), list):
             return data
-        teachers = data.get("teachers")
-        entries = teachers if isinstance(teachers, list) else []
-        own = [t["endpoint"] for t in entries if isinstance(t, dict) and t.get("endpoint")]
-        if not own or len(own) < len(entries) or not isinstance(own[0], dict):
-            return data
-        return {**data, "endpoint": {"api": "openai", "api_key_env": None, **own[0]}}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_defaults(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        defaults, teachers = data.get("defaults"), data.get("teachers")
-        if not isinstance(defaults, dict) or not isinstance(teachers, list):
-            return data
-        merged = [_merge(defaults, t) if isinstance(t, dict) else t for t in teachers]
-        return {**data, "teachers": merged}
+        defaults = data.get("defaults")
+        if isinstance(defaults, dict):
+            merged = [_merge(defaults, t) if isinstance(t, dict) else t for t in teachers]
+            data = {**data, "teachers": merged}
+        own = [t["endpoint"] for t in teachers if isinstance(t, dict) and t.get("endpoint")]
+        every = len(own) == len(teachers) > 0 and isinstance(own[0], dict)
+        if data.get("endpoint") is None and every:
+            data = {**data, "endpoint": {"api": "openai", "api_key_env": None, **own[0]}}
+        return data
 
     @model_validator(mode="after")
     def _consistent(self) -> "TeacherSet":
@@ -404,19 +363,21 @@ class TeacherSet(_Model):
         known = {self.endpoint.name: self.endpoint}
         metered = self.endpoint.dedicated_key or self.endpoint.provisioning_key_env
         for teacher in self.teachers:
-            at = self.endpoint_of(teacher)
-            if known.setdefault(at.name, at).model_dump() != at.model_dump():
-                raise ValueError(f"teachers: {teacher.name}: two endpoints are named {at.name!r}")
-            if teacher.endpoint and metered:
-                raise ValueError(
-                    f"teachers: {teacher.name}: an own endpoint excludes dedicated_key and"
-                    " provisioning_key_env, whose usage does not know of its bills"
+            endpoint = self.endpoint_of(teacher)
+            first = known.setdefault(endpoint.name, endpoint)
+            if first.model_dump() != endpoint.model_dump():
+                problem = f"two endpoints are named {endpoint.name!r}"
+            elif teacher.endpoint and metered:
+                problem = (
+                    "an own endpoint excludes dedicated_key and provisioning_key_env, whose usage"
+                    " does not include its bills"
                 )
-            _check_place(teacher, at)
-            if teacher.max_tokens >= teacher.context_length:
-                raise ValueError(
-                    f"teachers: {teacher.name}: max_tokens must be below context_length"
-                )
+            else:
+                problem = _misplaced(teacher, endpoint)
+            if not problem and teacher.max_tokens >= teacher.context_length:
+                problem = "max_tokens must be below context_length"
+            if problem:
+                raise ValueError(f"teachers: {teacher.name}: {problem}")
         return self
 
     @staticmethod
@@ -424,7 +385,7 @@ class TeacherSet(_Model):
         """Read a teacher file.
 
         Raises:
-            InputError: the file is missing, is no YAML, or has a bad or unknown field;
+            InputError: the file is missing, is not YAML, or has a bad or unknown field;
                 the message names the file and the field.
         """
         return read_model(path, "teacher file", TeacherSet)
@@ -455,41 +416,18 @@ class TeacherSet(_Model):
         """Return the teachers that the file's endpoint answers for, in order."""
         return [teacher for teacher in teachers if teacher.endpoint is None]
 
-    def provisioning_key(self) -> str | None:
-        """Return :meth:`Endpoint.provisioning_key` of the file's endpoint.
 
-        Raises:
-            InputError: see there.
-        """
-        return self.endpoint.provisioning_key()
-
-    def api_key(self) -> str | None:
-        """Return :meth:`Endpoint.key` of the file's endpoint.
-
-        Raises:
-            InputError: see there.
-        """
-        return self.endpoint.key()
-
-
-def _check_place(teacher: Teacher, at: Endpoint) -> None:
-    """Refuse what does not go together with where a teacher is asked."""
-    if at.api == "openrouter":
-        _check_slug(teacher)
-        if teacher.price is not None:
-            raise ValueError(
-                f"teachers: {teacher.name}: price is for endpoints of api openai; here the"
-                " router's price counts, up to max_price"
-            )
-    elif teacher.cache_control != "off":
-        raise ValueError(f"teachers: {teacher.name}: only api openrouter has cache_control")
-
-
-def _check_slug(teacher: Teacher) -> None:
+def _misplaced(teacher: Teacher, endpoint: Endpoint) -> str:
+    """Return what does not go together with the endpoint at which a teacher is asked."""
+    if endpoint.api == "openai":
+        return "only api openrouter has cache_control" if teacher.cache_control != "off" else ""
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*/[a-zA-Z0-9][a-zA-Z0-9_.:-]*", teacher.model):
-        raise ValueError(
-            f"teachers: {teacher.name}: model: {teacher.model!r} is not an author/model slug"
+        return f"model: {teacher.model!r} is not an author/model slug"
+    if teacher.price is not None:
+        return (
+            "price is for endpoints of api openai; here the router's price counts, up to max_price"
         )
+    return ""
 
 
 def _merge(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -497,7 +435,6 @@ def _merge(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     for key, value in own.items():
         base = merged.get(key)
         if isinstance(base, dict) and isinstance(value, dict):
-            merged[key] = {**base, **value}
-        else:
-            merged[key] = value
+            value = {**base, **value}
+        merged[key] = value
     return merged

@@ -111,8 +111,8 @@ def test_real_endpoint_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     monkeypatch.delenv("COMPOSER_LOOPBACK_KEY", raising=False)
     with pytest.raises(InputError, match="OPENROUTER_API_KEY"):
-        TeacherSet.load(RECIPES / "default.yaml").api_key()
-    assert TeacherSet.load(RECIPES / "demo.yaml").api_key() is None
+        TeacherSet.load(RECIPES / "default.yaml").endpoint.key()
+    assert TeacherSet.load(RECIPES / "demo.yaml").endpoint.key() is None
 
 
 def test_projects_filter(tmp_path: Path) -> None:

@@ -50,12 +50,7 @@ _ADOPT_EVERY_S = 1.0
 
 
 class Answers:
-    """Actions by state and teacher; ``None`` for a teacher that gave nothing usable.
-
-    Args:
-        ledger: has the earlier replies.
-        checks: the argument checks of a day.
-    """
+    """Actions by state and teacher; ``None`` for a teacher that gave nothing usable."""
 
     def __init__(self, ledger: Ledger, checks: Callable[[str], ReplyChecks]) -> None:
         self._ledger = ledger
@@ -97,18 +92,7 @@ class Answers:
 
 
 class Caller:
-    """Gets answers, and keeps what came of each (state, teacher) of a run.
-
-    Args:
-        questions: builds the bodies.
-        calls: pays.
-        ceiling: the run's ceiling.
-        lanes: one for each teacher.
-        stop: set when nothing more may be asked.
-        progress: called after each answer.
-        answers: gets what came back, where a selector needs it.
-        whole_days: once a ceiling has refused a call of one day, nothing is bought for another.
-    """
+    """Gets answers, and keeps what came of each (state, teacher) of a run."""
 
     def __init__(
         self,
@@ -123,13 +107,16 @@ class Caller:
         whole_days: bool = False,
     ) -> None:
         self.questions = questions
+        #: Once a ceiling has refused a call of one day, nothing is bought for another.
         self.whole_days = whole_days
         self.calls = calls
         self.commits = calls.commits
         self.ceiling = ceiling
         self.lanes = lanes
+        #: Set when nothing more may be asked.
         self.stop = stop
         self.progress = progress
+        #: Gets what came back, where a selector needs it.
         self.answers = answers
         self.limits = questions.teacher_set.limits
         self.gate = ByteGate(self.limits.inflight_mib << 20)
@@ -325,8 +312,7 @@ class Caller:
     def _room(self, amount: Pico, *, alone: bool = False) -> Pico:
         """Return what a call must leave free, so that what may be lost can be recovered.
 
-        ``amount`` is what the call's own recovery would need; ``alone`` is as if no other call
-        were under way.
+        With ``alone``, as if no other call were under way.
         """
         self._largest = max(self._largest, amount)
         share = TIGHT_SHARE if self._tight else HEADROOM_SHARE

@@ -182,14 +182,10 @@ def _bearer(key: str | None) -> dict[str, str]:
 
 
 class Wire:
-    """The HTTP side of one endpoint. Use as an async context manager.
+    """The HTTP side of one endpoint, as an async context manager.
 
-    Args:
-        endpoint: where.
-        api_key: sent as a bearer token; kept out of every message and log.
-        read_timeout_s: silence after which the outcome counts as unknown, and the longest
-            that a body may take from its first byte to its last.
-        connections: most connections at once.
+    ``read_timeout_s`` is the silence after which the outcome counts as unknown, and the longest
+    that a body may take from its first byte to its last.
     """
 
     def __init__(
@@ -331,15 +327,6 @@ class RunKey:
     With a provisioning key, each run makes a key that may spend what is left of its ceiling. Such
     a key, and one that the endpoint declares as dedicated, is used by nothing else, so its usage
     proves what the run's unknown attempts cost.
-
-    Args:
-        teacher_set: the endpoint and its limits.
-        ledger: stores hashes and baselines, and is swept.
-        run_id: the run's scope.
-        ceiling: the run's ceiling.
-        budget: the scope that the run shares with others; empty is none.
-        api_key: the user's key.
-        stop: set when waiting must end.
     """
 
     def __init__(
@@ -367,10 +354,7 @@ class RunKey:
         self._dedicated = hashlib.sha256((api_key or "").encode()).hexdigest()[:32]
 
     async def begin(self) -> str | None:
-        """Return the key to make calls with, after its hash and baseline were stored.
-
-        Raises ComposerError where the endpoint makes no key, or does not report its usage.
-        """
+        """Return the key to make calls with, after its hash and baseline were stored."""
         if self._provisioning_key:
             return await self._mint()
         if self.endpoint.dedicated_key and self.api_key:

@@ -17,10 +17,7 @@ from composer_pipeline.teachers.outcome import Outcome, TokenPrice
 
 
 class PaidCalls:
-    """Pays for the calls of one run.
-
-    ``budget`` is a scope that the run shares with others, such as ``backfill:…``; empty is none.
-    """
+    """Pays for the calls of one run, which may share a scope (``budget``) with others."""
 
     def __init__(self, commits: Commits, run_id: str, budget: str = "") -> None:
         self.commits = commits
@@ -53,8 +50,7 @@ class PaidCalls:
     ) -> Admission:
         """Reserve a call's worst case in all its scopes, and mark it sent.
 
-        Only an admission of kind ``reserved`` may be sent, and must be. The arguments are those
-        of :func:`composer_pipeline.teachers.ledger.operations.reserve`.
+        Only an admission of kind ``reserved`` may be sent, and must be.
         """
         return await self.commits.do(
             operations.reserve(
@@ -66,10 +62,7 @@ class PaidCalls:
     async def send(
         self, wire: Wire, attempt: str, body: bytes, price: TokenPrice | None = None
     ) -> Outcome:
-        """Send the exact bytes of a reserved attempt once. A cancelled call stays charged.
-
-        ``price`` is that of tokens, where the endpoint's replies name no cost.
-        """
+        """Send the exact bytes of a reserved attempt once; a cancelled call stays charged."""
         try:
             return await wire.chat(body, price)
         except asyncio.CancelledError:

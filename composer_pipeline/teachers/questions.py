@@ -34,22 +34,19 @@ BYTES_PER_TOKEN = 4
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One request to one teacher.
-
-    ``body`` are the exact bytes, ``key`` and ``digest`` their names (see
-    :mod:`composer_pipeline.teachers.request`), ``amount`` their worst case. ``skip`` says why it
-    will not be sent although it could be; ``refuse`` says why it must not be sent.
-    ``unanchored`` is the worst case of the bytes alone, where ``amount`` is less because the
-    prompt before them was measured.
-    """
+    """One request to one teacher; for ``key`` and ``digest`` see ``teachers.request``."""
 
     body: bytes
     key: str
     digest: str
+    #: Worst case.
     amount: Pico
     call: Call
+    #: Why it will not be sent although it could be, and why it must not be sent.
     skip: str = ""
     refuse: str = ""
+    #: Worst case of the bytes alone, where ``amount`` is less because the prompt before them was
+    #: measured.
     unanchored: Pico = NOTHING
 
     @property
@@ -67,19 +64,7 @@ def too_long(teacher: Teacher, size: int) -> str:
 
 
 class Questions:
-    """The questions of one run.
-
-    Raises InputError for an unknown teacher, a bad ``max_states``, or a lake without states.
-
-    Args:
-        lake: where the states are.
-        teacher_set: the teacher file.
-        days: only states of these days; all when ``None``.
-        teachers: only these teachers; all when ``None``.
-        sessions: only states of these sessions; all when ``None``.
-        max_states: only so many states, failed actions first, then by time.
-        only_on_active_path: leave out abandoned branches.
-    """
+    """The questions of one run; the filters are those of ``replay``."""
 
     def __init__(
         self,
@@ -208,11 +193,9 @@ class Questions:
         }
 
     def has_secret(self, state: "TraceState") -> bool:
-        """Return True if a state shows a secret, for a plan.
-
-        What the current rules have redacted is not scanned a second time; :meth:`build` does
-        that to every byte that is sent.
-        """
+        """Return True if a state shows a secret; only for a plan."""
+        # What the current rules have redacted is not scanned a second time; build() does that to
+        # every byte that is sent.
         day = state.day
         if day not in self._redacted:
             table = self._lake.read("messages", days=[day], columns=["redaction_version"])
@@ -253,11 +236,8 @@ def sessions_of_first(
     admits: Callable[[str], bool],
     only_on_active_path: bool,
 ) -> set[str]:
-    """Return the sessions of the first states: failed actions first, then by time and id.
-
-    ``rows`` are columns of ``states``, days in order; of a state that is in it twice the last
-    row counts. ``admits`` returns True if states of a project may be asked.
-    """
+    """Return the sessions of the first states: failed actions first, then by time and id."""
+    # Of a state that is stored twice the last row counts.
     last = {state: at for at, state in enumerate(rows["state_id"].to_pylist())}
     if len(last) < len(rows):
         rows = rows.take(pa.array(sorted(last.values()), pa.int64()))

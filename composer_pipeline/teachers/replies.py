@@ -171,17 +171,9 @@ def write_replies(
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Write the partitions of teachers and days; return day -> teacher -> figures.
 
-    The figures are counts by status, ``rows`` and ``cost_picodollars``.
-
-    Args:
-        lake: the lake to write.
-        ledger: where the replies are.
-        teachers: names; each with every day is one partition.
-        days: partitions of the states.
-        extra: rows of calls that were refused before they were sent; each has ``teacher``
-            and ``day`` besides the columns of the table.
-        controls: teacher -> whether the current teacher file makes it a control, which then
-            also holds for replies that were bought under another file.
+    The figures are counts by status, ``rows`` and ``cost_picodollars``. ``extra`` are rows of
+    calls that were refused before they were sent, with ``teacher`` and ``day``. ``controls`` says
+    which teachers the current file makes a control, whatever it was when a reply was bought.
     """
     figures: dict[str, dict[str, dict[str, int]]] = {}
     names = list(teachers)
@@ -379,12 +371,9 @@ class ReplyRecords:
     ) -> None:
         """Record for each teacher and day what is missing, and that it was tried.
 
-        Args:
-            figures: day -> teacher -> counts of its partition; ``unknown`` replies may be lost.
-            asked: (state_id, teacher) of the run's questions.
-            settled: (teacher, day) -> how many of them need not be asked again.
-            whys: teacher -> why a question of it has no reply.
-            tried: the teachers that were asked and could have answered.
+        ``figures`` are those of :func:`write_replies`, ``asked`` the run's (state_id, teacher),
+        ``settled`` how many need not be asked again by (teacher, day), ``whys`` why a teacher's
+        question has no reply, ``tried`` the teachers that could have answered.
         """
         before = read_records(self._lake, "replies") if self._records else {}
         had = Counter((teacher, self._day_of[state_id]) for state_id, teacher in asked)
@@ -495,9 +484,8 @@ _COLUMNS = ("status", "cost_picodollars", "latency_ms", "prompt_tokens", "cached
 def day_figures(lake: Lake, teacher: str, day: str) -> dict[str, int | float]:
     """Return the figures of a partition; what was not measured is not among them.
 
-    They are ``cost_picodollars``, ``latency_p50_ms`` and ``latency_p95_ms`` (nearest rank),
-    ``cache_read_share`` (of prompt tokens), ``usable_share`` (of replies), and the number of
-    replies of each status.
+    Latencies are nearest ranks, ``cache_read_share`` is of prompt tokens, ``usable_share`` of
+    replies; the other names are statuses with the number of their replies.
     """
     table = lake.read("replies", days=[day], columns=list(_COLUMNS), teacher=teacher)
     status, cost, latency, prompt, cached = (table[name].to_pylist() for name in _COLUMNS)

@@ -30,7 +30,6 @@ from composer_pipeline.teachers.ledger.transaction import (
 )
 from composer_pipeline.teachers.ledger.values import (
     AttemptClosed,
-    Event,
     KeyBaseline,
     Scope,
     Session,
@@ -119,8 +118,7 @@ def check_shared(name: str) -> str:
 class Ledger:
     """One ledger: a file, or a PostgreSQL database by URL.
 
-    Safe to open from several processes, and to use from several threads of one. Raises InputError
-    where it cannot be opened, is no ledger, or has another version.
+    Safe to open from several processes, and to use from several threads of one.
     """
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
@@ -157,8 +155,8 @@ class Ledger:
     def apply(self, batch: Sequence[Operation[Any]]) -> list[Any]:
         """Run operations in order in one durable transaction; return the result of each.
 
-        The result of one that failed, and so changed nothing, is its exception. Raises
-        ComposerError where the transaction failed as a whole and nothing was written.
+        The result of one that failed, and so changed nothing, is its exception. A ComposerError
+        that is raised instead means that nothing was written.
         """
         results: list[Any] = []
         with self._lock:
@@ -257,22 +255,10 @@ class Ledger:
         """Return teacher -> why it is quarantined."""
         return dict(self._read("SELECT teacher, why FROM quarantine ORDER BY teacher"))
 
-    def events(self, kind: str = "") -> list[Event]:
-        """Return the events of a kind (all when empty), the oldest first."""
-        sql = (
-            "SELECT at_us, kind, teacher, attempt, detail FROM event WHERE ? IN ('', kind)"
-            " ORDER BY at_us, id"
-        )
-        return [Event(*row) for row in self._read(sql, kind)]
-
     # -- calls and replies ---------------------------------------------------------------
 
     def rows(self, teacher: str, day: str) -> list[dict[str, Any]]:
-        """Return the calls of a partition with their reply, or with ``outcome='unknown'``.
-
-        Calls that have neither a reply nor an unknown attempt are left out. ``body`` is
-        the raw reply.
-        """
+        """Return the calls of a partition with their raw reply, or with ``outcome='unknown'``."""
         with self._lock:
             names, found = self._store.read(_PARTITION, (teacher, day))
         rows = [dict(zip(names, row, strict=True)) for row in found]
@@ -328,9 +314,8 @@ class Ledger:
         """Delete calls, replies and kept bytes of sessions; return how many replies.
 
         Attempts and scopes keep what was spent. A reply that a call of another session uses too
-        stays. The database is then rewritten, so that its file does not hold the bytes either.
-        Raises InputError while a replay has a call about one of them in flight, ComposerError
-        where another process reads the ledger: the rows are gone then, some bytes are not.
+        stays. A ComposerError means that another process reads the ledger: the rows are gone
+        then, but the file still holds some bytes.
         """
         self.do(operations.adopt_dead())
         with self._lock:
@@ -342,10 +327,7 @@ class Ledger:
     # -- what is unknown -----------------------------------------------------------------
 
     def unknown_calls(self) -> set[tuple[str, str]]:
-        """Return (state_id, teacher) of calls that may have been paid for and have no reply.
-
-        Their attempt is unknown, or its bill was learned from elsewhere.
-        """
+        """Return (state_id, teacher) of calls that may have been paid for and have no reply."""
         return {(state, teacher) for state, teacher in self._read(_UNKNOWN_CALLS)}
 
     def unknown_attempts(self, scope: str = "") -> list[UnknownAttempt]:
@@ -367,7 +349,7 @@ class Ledger:
     def run_keys(self, run_scope: str) -> list[KeyBaseline]:
         """Return the provider keys of a run, the oldest first."""
         sql = (
-            "SELECT run, key_hash, baseline_pico, created_us FROM run_key WHERE run = ?"
+            "SELECT key_hash, baseline_pico, created_us FROM run_key WHERE run = ?"
             " ORDER BY created_us, key_hash"
         )
         return [KeyBaseline(*row) for row in self._read(sql, run_scope)]
@@ -451,9 +433,7 @@ def standing_ceilings(target: str | os.PathLike[str], today: date) -> list[str]:
 def budget_report(target: str | os.PathLike[str]) -> dict[str, Any]:
     """Return every scope of a ledger with exact amounts in USD, as decimal text.
 
-    The keys are ``ledger`` (its name), ``scopes`` ({scope, ceiling_usd, spent_usd, reserved_usd,
-    unknown_usd}; a ceiling of ``None`` is none) and ``quarantined`` (teacher -> why). A ledger
-    that does not exist has no scopes and is not created.
+    A ledger that does not exist has no scopes and is not created.
     """
     ledger = existing_ledger(target)
     if ledger is None:

@@ -107,17 +107,11 @@ def reserve(
 ) -> Operation[Admission]:
     """Admit one call, or return why not.
 
-    Args:
-        key: names the question.
-        amount: worst case; charged to all ``scopes`` or to none.
-        scopes: names such as ``run:…``, ``day:2026-11-16``, ``teacher:…``, ``global``.
-        call: stored for the lake, also where a reply exists already.
-        digest: names the exact bytes to send; the key does where it is empty.
-        headroom: what to leave free, for recoveries.
-        send: mark it sent in the same transaction.
-        recover_after_s: answer ``busy`` while an unknown attempt of the key is younger,
-            whoever lost it: until its generation has ended, the same bytes are bought
-            again, and after that they are a hit of the response cache.
+    ``amount`` is the worst case, charged to all ``scopes`` or to none; ``headroom`` is left free
+    for recoveries. ``digest`` names the exact bytes, the key does where it is empty. With
+    ``send`` the attempt is marked sent in the same transaction. The answer is ``busy`` while an
+    unknown attempt of the key is younger than ``recover_after_s``, whoever lost it: until its
+    generation has ended, the same bytes are bought again, and then they are a cache hit.
     """
     if amount < 0 or headroom < 0:
         raise ValueError("amounts are not negative")
@@ -146,20 +140,10 @@ def reserve(
                 waits = scope.reserved > 0 and settled <= scope.ceiling
                 return Admission("wait" if waits else "refused", scope=name)
         attempt = Attempt(
-            id=_new_id(tx.now),
-            key=key,
-            state="sent" if send else "reserved",
-            reserve=amount,
-            cost=None,
-            scopes=names,
-            owner=tx.owner,
-            generation_id=None,
-            detail="",
-            created_us=tx.now,
-            ended_us=None,
-            teacher=call.teacher,
-            digest=digest or key,
-        )
+            id=_new_id(tx.now), key=key, state="sent" if send else "reserved", reserve=amount,
+            cost=None, scopes=names, owner=tx.owner, generation_id=None, detail="",
+            created_us=tx.now, ended_us=None, teacher=call.teacher, digest=digest or key,
+        )  # fmt: skip
         tx.add_attempt(attempt)
         tx.set_claim(key, attempt.id)
         tx.move(names, reserved=amount)
@@ -169,10 +153,7 @@ def reserve(
 
 
 def mark_sent(attempt_id: str) -> Operation[None]:
-    """Record that the bytes are about to leave; from here on money may be owed.
-
-    Raises AttemptClosed where it was adopted meanwhile; it must not be sent then.
-    """
+    """Record that the bytes are about to leave; raise AttemptClosed if it was adopted meanwhile."""
 
     def run(tx: Transaction) -> None:
         attempt = tx.attempt(attempt_id)
@@ -185,14 +166,12 @@ def mark_sent(attempt_id: str) -> Operation[None]:
 
 
 def settle(attempt_id: str, paid: Bill | CacheHit, reply: Reply) -> Operation[bool]:
-    """Write what an answer cost and its bytes, in one transaction.
+    """Write what an answer cost and its bytes; raise AttemptClosed if it ended before.
 
     A :class:`CacheHit` costs its attempt nothing; it settles one earlier unknown attempt of
-    the key with what the source cost, or notes the source on it (``unsettled_generations``)
-    where that is not known yet.
-
-    Returns False where a bill passed its reservation (a bound violation), which quarantines the
-    teacher. Raises AttemptClosed where the attempt was settled or released before.
+    the key with what the source cost, or stores the source on it (``unsettled_generations``)
+    where that is not known yet. Returns False where a bill passed its reservation, which
+    quarantines the teacher.
     """
     cost = paid.cost if isinstance(paid, Bill) else NOTHING
     if cost < 0:
@@ -224,8 +203,7 @@ def settle(attempt_id: str, paid: Bill | CacheHit, reply: Reply) -> Operation[bo
 def release(attempt_id: str, detail: str, refusal: Reply | None = None) -> Operation[None]:
     """Give a reservation back: the attempt is known not to be billed.
 
-    ``refusal`` is stored as the key's reply where asking again would change nothing. Raises
-    AttemptClosed where the attempt is not open.
+    ``refusal`` is stored as the key's reply where asking again would change nothing.
     """
     body = _pack(refusal.body) if refusal else b""
 
@@ -244,7 +222,6 @@ def mark_unknown(
     """Keep the worst case charged: nobody knows whether it was billed.
 
     ``raw`` is what came of the answer, ``generation`` the provider's id of it, where one came.
-    Raises AttemptClosed where the attempt is not open.
     """
     packed = None if raw is None else _pack(raw)
 
@@ -261,7 +238,7 @@ def keep(attempt_id: str, reply: Reply) -> Operation[None]:
     """Keep the bytes of an answer whose cost is not known yet: its worst case stays charged.
 
     The key has a reply then, so it is not asked again; its generation or a sweep may still
-    tell what it cost. Raises AttemptClosed where the attempt is not open.
+    tell what it cost.
     """
     body = _pack(reply.body)
 
@@ -275,10 +252,10 @@ def keep(attempt_id: str, reply: Reply) -> Operation[None]:
 
 
 def reconcile(attempt_id: str, cost: Pico) -> Operation[bool]:
-    """Settle an unknown attempt whose generation's cost (``money.billed_pico``) is now known.
+    """Settle an attempt, if it is still unknown, with its generation's cost.
 
-    Returns False where that passes the reservation. An attempt that is not unknown any more
-    stays as it is.
+    The cost is all that the user was billed (``money.billed_pico``). Returns False where it
+    passes the reservation.
     """
     if cost < 0:
         raise ValueError("a cost is not negative")
@@ -303,11 +280,7 @@ def restore(
     scopes: Sequence[str],
     at_us: int,
 ) -> Operation[bool]:
-    """Write a reply that a lost ledger held, with its bill; return whether it was missing.
-
-    A ``cost`` of ``None``, where nobody ever learned it, charges nothing. ``at_us`` is when it
-    was settled.
-    """
+    """Write a reply that a lost ledger held, with its bill if known; return if it was missing."""
     body = _pack(reply.body)
     names = list(dict.fromkeys(scopes))
 
@@ -316,23 +289,13 @@ def restore(
         if tx.reply(key):
             return False
         if cost is not None:
-            tx.add_attempt(
-                Attempt(
-                    id=_new_id(at_us),
-                    key=key,
-                    state="done",
-                    reserve=cost,
-                    cost=cost,
-                    scopes=names,
-                    owner=tx.owner,
-                    generation_id=reply.generation_id or None,
-                    detail="",
-                    created_us=at_us,
-                    ended_us=at_us,
-                    teacher=call.teacher,
-                    digest="",  # the lake does not keep it
-                )
-            )
+            attempt = Attempt(
+                id=_new_id(at_us), key=key, state="done", reserve=cost, cost=cost, scopes=names,
+                owner=tx.owner, generation_id=reply.generation_id or None, detail="",
+                created_us=at_us, ended_us=at_us, teacher=call.teacher,
+                digest="",  # the lake does not keep it
+            )  # fmt: skip
+            tx.add_attempt(attempt)
             tx.move(names, spent=cost)
         _store(tx, key, outcome, reply, body, cost, "bought")
         tx.later("UPDATE reply SET created_us = ? WHERE key = ?", at_us, key)

@@ -24,20 +24,12 @@ def sweep(
 ) -> Operation[SweepResult]:
     """Charge a run's unknown attempts what they cost, by the meter of the run's own keys.
 
-    With nothing unknown, the result says that usage and ledger agree exactly. Raises
-    NotQuiescent where calls are in flight or the grace is not over, and SweepMismatch unless
-    ``0 <= usage - baseline - spent <= charged as unknown``.
-
-    Args:
-        run_scope: ``run:…``; all its calls used keys that nothing else used.
-        key_usage: current usage of these keys, own provider keys (BYOK) included where costs
-            include them.
-        baseline: their usage before the run.
-        grace_s: seconds since the last change in the run before its unknown attempts may be
-            swept; at least the provider's timeout plus the delay of its meter. Whatever
-            becomes unknown while the meter is read is such a change.
-        since_us: when the baseline was read. The baseline holds what older attempts cost, so
-            they stay charged as they are, and what they are settled with later counts apart.
+    ``key_usage`` is what these keys have spent (own provider keys, BYOK, included where costs
+    include them), ``baseline`` what they had before the run, read at ``since_us``: what older
+    attempts cost is in the baseline, so they stay charged as they are. ``grace_s`` must have
+    passed since the last change in the run, at least the provider's timeout plus the delay of
+    its meter. Raises NotQuiescent where calls are in flight or the grace is not over, and
+    SweepMismatch unless ``0 <= usage - baseline - spent <= charged as unknown``.
     """
 
     def run(tx: Transaction) -> SweepResult:

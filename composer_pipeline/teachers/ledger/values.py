@@ -119,14 +119,13 @@ class UnknownAttempt(msgspec.Struct, frozen=True):
 class KeyBaseline(msgspec.Struct, frozen=True):
     """A provider key of a run: its hash (never the key) and its usage before the run."""
 
-    run: str
     key_hash: str
     baseline_pico: Pico
     created_us: int
 
 
 class SweepResult(msgspec.Struct, frozen=True):
-    """What a sweep did: ``attempts`` that were charged ``unknown_pico`` now cost ``swept_pico``.
+    """``attempts`` that were charged ``unknown_pico`` now cost ``swept_pico``.
 
     ``spent_pico`` is what the run has spent in all, which is what its keys were billed.
     """
@@ -135,19 +134,6 @@ class SweepResult(msgspec.Struct, frozen=True):
     unknown_pico: Pico
     swept_pico: Pico
     spent_pico: Pico
-
-
-class Event(msgspec.Struct, frozen=True):
-    """Something a person should know, such as ``bound_violation``, ``adopted`` or ``swept``.
-
-    ``teacher`` holds the scope where a ceiling was changed.
-    """
-
-    at_us: int
-    kind: str
-    teacher: str
-    attempt: str
-    detail: str
 
 
 #: The columns of ``attempt`` in the order of :class:`Attempt`, ``raw`` apart.

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,10 @@ def sums(ledger: Ledger, scope: str = "run:r") -> tuple[int, int, int]:
     return status.spent, status.reserved, status.unknown
 
 
+def events(ledger: Ledger, kind: str) -> list[tuple[Any, ...]]:
+    return ledger._store.read("SELECT teacher, attempt FROM event WHERE kind = ?", (kind,))[1]
+
+
 def send(ledger: Ledger, key: str, amount: int = 100, call: Call = CALL) -> str:
     admission = ledger.do(operations.reserve(key, Pico(amount), SCOPES, call, send=True))
     assert admission.kind == "reserved", admission
@@ -60,7 +65,7 @@ def test_a_sweep_makes_the_ledger_equal_to_the_bill(ledger: Ledger) -> None:
     assert ledger.do(sweep("run:r", Pico(1057), Pico(1000))).attempts == 0
     with pytest.raises(SweepMismatch):
         ledger.do(sweep("run:r", Pico(1058), Pico(1000)))
-    assert [event.kind for event in ledger.events("swept")] == ["swept"]
+    assert len(events(ledger, "swept")) == 1
 
 
 @pytest.mark.parametrize("usage", [39, 141])
@@ -229,8 +234,7 @@ def test_a_bill_above_its_worst_case_quarantines_the_teacher(
         admission = other.do(operations.reserve("b", Pico(1), SCOPES, CALL))
         assert (admission.kind, admission.scope) == ("quarantined", "teacher:t")
         assert "worst case of 100" in admission.why
-        (event,) = other.events("bound_violation")
-        assert (event.teacher, event.attempt) == ("t", attempt)
+        assert events(other, "bound_violation") == [("t", attempt)]
         assert (
             other.do(operations.reserve("b", Pico(1), SCOPES, Call("s", "u", "x", "d", {}))).kind
             == "reserved"

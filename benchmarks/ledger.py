@@ -59,7 +59,7 @@ async def grouped(ledger: Ledger, calls: int, prefix: str) -> int:
         async def worker() -> None:
             for number in numbers:
                 key = f"{prefix}{number:064x}"
-                got = await commits.do(operations.reserve(key, Pico(1000), SCOPES, CALL, send=True))
+                got = await commits.do(operations.reserve(key, Pico(1000), SCOPES, CALL))
                 await asyncio.sleep(0)
                 reply = Reply(200, BODY, f"gen-{number}", 1.0)
                 await commits.do(operations.settle(got.attempt, Bill(Pico(500)), reply))
@@ -71,7 +71,7 @@ async def grouped(ledger: Ledger, calls: int, prefix: str) -> int:
 def single(ledger: Ledger, calls: int) -> int:
     """Run calls one after the other, each with commits of its own."""
     for number in range(calls):
-        got = ledger.do(operations.reserve(f"{number:064x}", Pico(1000), SCOPES, CALL, send=True))
+        got = ledger.do(operations.reserve(f"{number:064x}", Pico(1000), SCOPES, CALL))
         ledger.do(
             operations.settle(got.attempt, Bill(Pico(500)), Reply(200, BODY, f"gen-{number}", 1.0))
         )

@@ -1,7 +1,7 @@
 """The only way to spend money: reserve the worst case, send, settle by the outcome.
 
 Nothing else calls ``reserve`` or ``settle``; a test holds that. A call makes two durable
-commits: reserved and sent, then settled with the raw bytes. Between them every way out is
+commits: reserved, then settled with the raw bytes. Between them every way out is
 covered: an unknown outcome, also that of a cancelled task, stays charged at its worst case.
 """
 
@@ -48,14 +48,14 @@ class PaidCalls:
         headroom: Pico = NOTHING,
         recover_after_s: float = 0.0,
     ) -> Admission:
-        """Reserve a call's worst case in all its scopes, and mark it sent.
+        """Reserve a call's worst case in all its scopes.
 
         Only an admission of kind ``reserved`` may be sent, and must be.
         """
         return await self.commits.do(
             operations.reserve(
                 key, amount, self.scopes(call), call,
-                digest=digest, headroom=headroom, send=True, recover_after_s=recover_after_s,
+                digest=digest, headroom=headroom, recover_after_s=recover_after_s,
             )
         )  # fmt: skip
 

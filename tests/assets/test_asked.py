@@ -384,7 +384,7 @@ def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource)
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
         ledger.do(operations.set_ceiling("global", Decimal(10) / 10**12))
         call = Call("s", "kimi", "x", DAY, {})
-        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call, send=True))
+        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call))
         ledger.do(operations.mark_unknown(sent.attempt, "reset"))
     assert passed()
     with Ledger(Path(lake.url) / "ledger.db") as ledger:

@@ -24,7 +24,6 @@ def test_a_sweep_never_frees_money_of_a_teacher_that_was_billed(tmp_path: Path) 
             call = Call(teacher, teacher, "s", "2026-11-16", {})
             scopes = ["run:r", f"teacher:{teacher}", "global"]
             attempt = ledger.do(operations.reserve(teacher, Pico(100), scopes, call)).attempt
-            ledger.do(operations.mark_sent(attempt))
             ledger.do(operations.mark_unknown(attempt, "reset"))
         ledger.do(sweep("run:r", Pico(90), Pico(0)))
         status = ledger.status()
@@ -57,14 +56,14 @@ def test_what_a_sweep_has_charged_is_not_charged_again_by_a_hit(tmp_path: Path) 
     call = Call("s1", "a", "s", "2026-11-16", {})
     scopes = ["run:r", "teacher:a", "global"]
     with Ledger(tmp_path / "ledger.db") as ledger:
-        first = ledger.do(operations.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        first = ledger.do(operations.reserve("k", Pico(100), scopes, call)).attempt
         ledger.do(operations.mark_unknown(first, "owner died"))
         ledger.do(sweep("run:r", Pico(40), Pico(0)))  # gen-1 was billed 40
-        second = ledger.do(operations.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        second = ledger.do(operations.reserve("k", Pico(100), scopes, call)).attempt
         ledger.do(
             operations.mark_unknown(second, "reset")
         )  # a hit of gen-1 that was lost on its way
-        third = ledger.do(operations.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        third = ledger.do(operations.reserve("k", Pico(100), scopes, call)).attempt
         reply = Reply(200, b"{}", "gen-3", 1.0)
         assert ledger.do(operations.settle(third, CacheHit("gen-1", Pico(40)), reply))
         sums = ledger.status()["run:r"]
@@ -80,7 +79,7 @@ def test_a_call_that_died_is_not_bought_again_while_it_is_generated(tmp_path: Pa
     call = Call("s1", "a", "s", "2026-11-16", {})
     ledger = Ledger(tmp_path / "ledger.db")
     with Ledger(tmp_path / "ledger.db") as other:
-        lost = ledger.do(operations.reserve("k", Pico(100), ["global"], call, send=True)).attempt
+        lost = ledger.do(operations.reserve("k", Pico(100), ["global"], call)).attempt
         ledger.do(operations.mark_unknown(lost, "reset"))
         assert (
             other.do(operations.reserve("k", Pico(100), ["global"], call, recover_after_s=60)).kind
@@ -89,7 +88,7 @@ def test_a_call_that_died_is_not_bought_again_while_it_is_generated(tmp_path: Pa
         assert other.do(
             operations.reserve("other", Pico(100), ["global"], call, recover_after_s=60)
         ).attempt
-        ledger.do(operations.reserve("dies", Pico(100), ["global"], call, send=True))
+        ledger.do(operations.reserve("dies", Pico(100), ["global"], call))
         ledger.close()
         assert (
             other.do(

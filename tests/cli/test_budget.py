@@ -38,7 +38,7 @@ def test_ceilings_are_listed_and_set(run: Any, tmp_path: Path) -> None:
     with Ledger(tmp_path / "lake" / "ledger.db") as ledger:
         assert ledger.status()["month:2026-11"].ceiling == 1
         call = Call("s", "kimi", "x", "2026-11-16", {})
-        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call, send=True))
+        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call))
         ledger.do(operations.mark_unknown(sent.attempt, "reset"))
     rows = {row["scope"]: row for row in run("budget")["scopes"]}
     assert rows["global"]["ceiling_usd"] == "5"
@@ -49,7 +49,7 @@ def test_ceilings_are_listed_and_set(run: Any, tmp_path: Path) -> None:
 def test_quarantines_are_listed_and_lifted(run: Any, tmp_path: Path) -> None:
     with Ledger(tmp_path / "lake" / "ledger.db") as ledger:
         call = Call("s", "kimi", "x", "2026-11-16", {})
-        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call, send=True))
+        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call))
         ledger.do(operations.settle(sent.attempt, Bill(Pico(10)), Reply(200, b"")))
     assert "worst case" in run("budget")["quarantined"]["kimi"]
     assert run("budget", "lift", "kimi")["lifted"] is True

@@ -252,7 +252,7 @@ def test_a_piece_that_no_manifest_names_goes_too(written: Lake) -> None:
 def test_calls_in_flight_stop_it_before_it_begins(lake: Lake, victim: str) -> None:
     with open_ledger(books(lake)) as ledger:
         call = Call("s", "careful", victim, DAY, {})
-        ledger.do(operations.reserve("k", Pico(9), ["global"], call, send=True))
+        ledger.do(operations.reserve("k", Pico(9), ["global"], call))
         with pytest.raises(InputError, match="calls about them in flight"):
             forget(lake, session=victim, ledger=books(lake))
     assert victim in {row["session_id"] for row in lake.rows("sessions")}

@@ -62,7 +62,7 @@ def test_books_forget_bytes_and_keep_amounts(target: str) -> None:
     with open_ledger(target) as ledger:
         for key, session in (("k1", "s1"), ("k2", "s2"), ("shared", "s1")):
             call = Call(f"state-{key}", "careful", session, "2026-11-16", {})
-            sent = ledger.do(operations.reserve(key, Pico(9), ["global"], call, send=True))
+            sent = ledger.do(operations.reserve(key, Pico(9), ["global"], call))
             ledger.do(
                 operations.settle(sent.attempt, Bill(Pico(5)), Reply(200, SAID + key.encode()))
             )

@@ -7,7 +7,7 @@ import composer_pipeline
 
 PACKAGE = Path(composer_pipeline.__file__).parent
 #: Operations that begin or end a payment. ``release`` is not here: it can only give back.
-SPENDS = {"reserve", "settle", "mark_sent"}
+SPENDS = {"reserve", "settle"}
 #: Where they may be called: the one way to pay, and the books themselves.
 ALLOWED = ("teachers/paid_call.py", "teachers/ledger/")
 

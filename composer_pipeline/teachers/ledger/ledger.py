@@ -133,10 +133,9 @@ class Ledger:
         return f"Ledger({self.name})"
 
     def close(self) -> None:
-        """Give up what this object still has in flight, and close the database.
+        """Count what this object still has in flight as unknown, and close the database.
 
-        What was reserved is released, what was sent becomes unknown; another owner would
-        otherwise do the same once this process has ended.
+        Another owner would otherwise do the same once this process has ended.
         """
         with self._lock, contextlib.suppress(ComposerError):
             retire(self.owner)
@@ -241,7 +240,7 @@ class Ledger:
             for name in read_names(scopes):
                 sums = held.setdefault(name, [0, 0, 0])
                 sums[0] += cost or 0
-                sums[1] += reserve if state in ("reserved", "sent") else 0
+                sums[1] += reserve if state == "sent" else 0
                 sums[2] += reserve if state == "unknown" else 0
         return sorted(
             name
@@ -383,7 +382,7 @@ def _delete(session: Session, name: str, sessions: list[str]) -> int:
     (mine,) = session.fetch(("SELECT DISTINCT key FROM call WHERE session_id IN :many", [sessions]))
     keys = [key for (key,) in mine]
     in_flight, shared = session.fetch(
-        ("SELECT key FROM attempt WHERE state IN ('reserved', 'sent') AND key IN :many", [keys]),
+        ("SELECT key FROM attempt WHERE state = 'sent' AND key IN :many", [keys]),
         ("SELECT key, session_id FROM call WHERE key IN :many", [keys]),
     )
     if in_flight:

@@ -1,10 +1,10 @@
 """Every operation on a ledger: what may happen to an attempt, and what it does to money.
 
-An attempt goes ``reserved -> sent -> done | released | unknown -> done | swept``. Admission
-holds ``spent + reserved + unknown <= ceiling`` in every scope. A settlement writes the cost
-and the reply's bytes together. An attempt whose outcome is unknown stays charged at its
-worst case until its generation, the provider's cache or a sweep tells what it cost. An owner
-that seemed dead and was not may still settle, release or give up what became unknown.
+An attempt goes ``sent -> done | released | unknown -> done | swept``. Admission holds
+``spent + reserved + unknown <= ceiling`` in every scope. A settlement writes the cost and the
+reply's bytes together. An attempt whose outcome is unknown stays charged at its worst case until
+its generation, the provider's cache or a sweep tells what it cost. An owner that seemed dead and
+was not may still settle, release or give up what became unknown.
 
 Each function checks its arguments, prepares bytes, and returns an :class:`Operation` for
 ``Ledger.do``. An operation looks first and changes then, so one that fails has changed nothing.
@@ -102,16 +102,15 @@ def reserve(
     *,
     digest: str = "",
     headroom: Pico = NOTHING,
-    send: bool = False,
     recover_after_s: float = 0.0,
 ) -> Operation[Admission]:
-    """Admit one call, or return why not.
+    """Admit one call, which must be sent then, or return why not.
 
     ``amount`` is the worst case, charged to all ``scopes`` or to none; ``headroom`` is left free
-    for recoveries. ``digest`` names the exact bytes, the key does where it is empty. With
-    ``send`` the attempt is marked sent in the same transaction. The answer is ``busy`` while an
-    unknown attempt of the key is younger than ``recover_after_s``, whoever lost it: until its
-    generation has ended, the same bytes are bought again, and then they are a cache hit.
+    for recoveries. ``digest`` names the exact bytes, the key does where it is empty. The answer
+    is ``busy`` while an unknown attempt of the key is younger than ``recover_after_s``, whoever
+    lost it: until its generation has ended, the same bytes are bought again, and then they are
+    a hit of the response cache.
     """
     if amount < 0 or headroom < 0:
         raise ValueError("amounts are not negative")
@@ -140,7 +139,7 @@ def reserve(
                 waits = scope.reserved > 0 and settled <= scope.ceiling
                 return Admission("wait" if waits else "refused", scope=name)
         attempt = Attempt(
-            id=_new_id(tx.now), key=key, state="sent" if send else "reserved", reserve=amount,
+            id=_new_id(tx.now), key=key, state="sent", reserve=amount,
             cost=None, scopes=names, owner=tx.owner, generation_id=None, detail="",
             created_us=tx.now, ended_us=None, teacher=call.teacher, digest=digest or key,
         )  # fmt: skip
@@ -150,19 +149,6 @@ def reserve(
         return Admission("reserved", attempt.id)
 
     return Operation(run, keys=[key], scopes=names, admits=True)
-
-
-def mark_sent(attempt_id: str) -> Operation[None]:
-    """Record that the bytes are about to leave; raise AttemptClosed if it was adopted meanwhile."""
-
-    def run(tx: Transaction) -> None:
-        attempt = tx.attempt(attempt_id)
-        if not attempt.open:
-            raise _closed(attempt)
-        attempt.state = "sent"
-        tx.touch(attempt)
-
-    return Operation(run, attempt=attempt_id)
 
 
 def settle(attempt_id: str, paid: Bill | CacheHit, reply: Reply) -> Operation[bool]:
@@ -340,11 +326,11 @@ def outcome(key: str, call: Call) -> Operation[str]:
 
 
 def adopt_dead() -> Operation[int]:
-    """Take over what dead owners left: unsent is released, sent becomes unknown."""
+    """Count what dead owners left in flight as unknown; return how many attempts."""
 
     def run(tx: Transaction) -> int:
         owners, beats = tx.session.fetch(
-            ("SELECT DISTINCT owner FROM attempt WHERE state IN ('reserved', 'sent')", []),
+            ("SELECT DISTINCT owner FROM attempt WHERE state = 'sent'", []),
             ("SELECT id FROM owner", []),
         )
         open_owners = {owner for (owner,) in owners}
@@ -411,12 +397,11 @@ def _open_or_unknown(tx: Transaction, attempt_id: str) -> Attempt:
 
 
 def _adopt(tx: Transaction, owner: str) -> int:
-    """End what an owner left: unsent is released, sent becomes unknown; return how many."""
+    """Count what an owner left in flight as unknown; return how many attempts."""
     attempts = tx.open_attempts(owner)
     for attempt in attempts:
-        state = "unknown" if attempt.state == "sent" else "released"
-        _end(tx, attempt, state, "owner died")
-        tx.event("adopted", attempt.teacher, attempt.id, f"{state}: {owner}")
+        _end(tx, attempt, "unknown", "owner died")
+        tx.event("adopted", attempt.teacher, attempt.id, owner)
     return len(attempts)
 
 

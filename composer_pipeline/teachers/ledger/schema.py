@@ -22,7 +22,7 @@ CREATE TABLE attempt (
   detail TEXT NOT NULL DEFAULT '', raw BLOB, created_us BIGINT NOT NULL, ended_us BIGINT,
   teacher TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE INDEX attempt_trouble ON attempt (key) WHERE detail <> '';
-CREATE INDEX attempt_open ON attempt (owner) WHERE state IN ('reserved', 'sent');
+CREATE INDEX attempt_open ON attempt (owner) WHERE state = 'sent';
 CREATE INDEX attempt_unknown ON attempt (created_us) WHERE state = 'unknown';
 CREATE TABLE reply (
   key TEXT PRIMARY KEY, outcome TEXT NOT NULL, http_status BIGINT NOT NULL, body BLOB NOT NULL,

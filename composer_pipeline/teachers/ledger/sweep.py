@@ -98,9 +98,7 @@ def proportional(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _in_flight(tx: Transaction, run_scope: str) -> bool:
-    (rows,) = tx.session.fetch(
-        ("SELECT scopes FROM attempt WHERE state IN ('reserved', 'sent')", [])
-    )
+    (rows,) = tx.session.fetch(("SELECT scopes FROM attempt WHERE state = 'sent'", []))
     return any(f'"{run_scope}"' in scopes for (scopes,) in rows)
 
 

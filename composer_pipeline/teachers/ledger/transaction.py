@@ -221,7 +221,7 @@ class Transaction:
 
     def open_attempts(self, owner: str) -> list[Attempt]:
         """Return what an owner has in flight."""
-        found = self._load_attempts("state IN ('reserved', 'sent') AND owner = ?", owner)
+        found = self._load_attempts("state = 'sent' AND owner = ?", owner)
         return [attempt for attempt in found if attempt.open]
 
     def unknown_attempts(self) -> list[Attempt]:

@@ -165,7 +165,7 @@ class Attempt(msgspec.Struct):
     @property
     def open(self) -> bool:
         """Whether it is in flight, as far as the ledger knows."""
-        return self.state in ("reserved", "sent")
+        return self.state == "sent"
 
     def inserted(self) -> tuple[Any, ...]:
         """Return the values of a new row, ``raw`` last."""

@@ -32,7 +32,7 @@ def test_what_another_run_settles_during_the_write_is_in_the_partition(
 
     def buy(ledger: Ledger, key: str) -> None:
         call = Call(key, "t", "session", DAY, META)
-        admission = ledger.do(operations.reserve(key, Pico(2), ["global"], call, send=True))
+        admission = ledger.do(operations.reserve(key, Pico(2), ["global"], call))
         ledger.do(operations.settle(admission.attempt, Bill(Pico(1)), Reply(200, b"{}")))
 
     def meanwhile(

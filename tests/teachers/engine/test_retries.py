@@ -80,9 +80,7 @@ def test_a_call_that_another_process_lost_is_not_sent_again_at_once(
                 lost.append(time.monotonic())
                 with Ledger(Path(lake.root) / "ledger.db") as other:
                     admission = other.do(
-                        operations.reserve(
-                            question.key, question.amount, ["global"], question.call, send=True
-                        )
+                        operations.reserve(question.key, question.amount, ["global"], question.call)
                     )
                     other.do(operations.mark_unknown(admission.attempt, "reset"))
             return [(second, teachers[0])]

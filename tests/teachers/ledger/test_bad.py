@@ -68,9 +68,7 @@ def test_a_full_disk_loses_nothing_and_can_be_resumed(tmp_path: Path) -> None:
         async with Commits(ledger) as commits:
             for number in range(200):
                 try:
-                    got = await commits.do(
-                        operations.reserve(f"k{number}", Pico(5), SCOPES, CALL, send=True)
-                    )
+                    got = await commits.do(operations.reserve(f"k{number}", Pico(5), SCOPES, CALL))
                     body = bytes(range(256)) * 8
                     await commits.do(
                         operations.settle(got.attempt, Bill(Pico(3)), Reply(200, body))

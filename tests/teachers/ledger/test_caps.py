@@ -25,9 +25,7 @@ def ledger(target: str | Path) -> Iterator[Ledger]:
 
 
 def reserve(ledger: Ledger, digest: str, amount: int = 100, **options: Any) -> Admission:
-    return ledger.do(
-        operations.reserve("k", Pico(amount), SCOPES, CALL, digest=digest, send=True, **options)
-    )
+    return ledger.do(operations.reserve("k", Pico(amount), SCOPES, CALL, digest=digest, **options))
 
 
 def lose(ledger: Ledger, digest: str, generation: str = "") -> str:

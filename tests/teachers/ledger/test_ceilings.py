@@ -31,7 +31,7 @@ def ceiling(ledger: Ledger, scope: str = SHARED) -> int | None:
 
 
 def buy(ledger: Ledger, key: str, reserve: int, cost: int, scopes: list[str]) -> None:
-    admission = ledger.do(operations.reserve(key, Pico(reserve), scopes, CALL, send=True))
+    admission = ledger.do(operations.reserve(key, Pico(reserve), scopes, CALL))
     assert admission.kind == "reserved", admission
     ledger.do(operations.settle(admission.attempt, Bill(Pico(cost)), Reply(200, b"{}")))
 
@@ -68,7 +68,7 @@ def test_a_ceiling_set_below_what_was_spent_is_no_overspend(ledger: Ledger) -> N
 def test_a_call_that_ends_below_a_ceiling_set_meanwhile_is_no_overspend(ledger: Ledger) -> None:
     """A person lowers the ceiling while calls are out; what they give back admits nothing."""
     ledger.do(operations.set_ceiling("global", usd(100)))
-    out = ledger.do(operations.reserve("a", Pico(60), ["global"], CALL, send=True))
+    out = ledger.do(operations.reserve("a", Pico(60), ["global"], CALL))
     ledger.do(operations.set_ceiling("global", usd(10)))
     ledger.do(operations.settle(out.attempt, Bill(Pico(50)), Reply(200, b"{}")))
     assert ledger.overspent() == {}
@@ -87,7 +87,7 @@ def test_a_bill_above_its_reservation_that_passes_the_ceiling_is_one(ledger: Led
 
 def test_an_unknown_outcome_counts_at_its_worst_case(ledger: Ledger) -> None:
     ledger.do(operations.set_ceiling("global", usd(100)))
-    admission = ledger.do(operations.reserve("a", Pico(90), ["global"], CALL, send=True))
+    admission = ledger.do(operations.reserve("a", Pico(90), ["global"], CALL))
     ledger.do(operations.mark_unknown(admission.attempt, "reset"))
     ledger.do(operations.reconcile(admission.attempt, Pico(120)))
     assert ledger.overspent() == {"global": 20}

@@ -31,7 +31,7 @@ def sums(ledger: Ledger, scope: str = "run:a") -> tuple[int, int, int]:
 
 
 def send(ledger: Ledger, key: str, amount: int = 100, scopes: list[str] = SCOPES) -> str:
-    admission = ledger.do(operations.reserve(key, Pico(amount), scopes, CALL, send=True))
+    admission = ledger.do(operations.reserve(key, Pico(amount), scopes, CALL))
     assert admission.kind == "reserved", admission
     return admission.attempt
 
@@ -56,7 +56,7 @@ def test_a_lost_call_is_held_back_for_seconds(ledger: Ledger) -> None:
             database.execute("UPDATE attempt SET created_us = created_us - ?", (seconds * 10**6,))
 
     lose(ledger, "k")
-    again = operations.reserve("k", Pico(100), SCOPES, CALL, send=True, recover_after_s=1000)
+    again = operations.reserve("k", Pico(100), SCOPES, CALL, recover_after_s=1000)
     assert ledger.do(again).kind == "busy"
     ago(700)
     assert ledger.do(again).kind == "busy"

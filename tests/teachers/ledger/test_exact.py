@@ -14,7 +14,6 @@ from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.sweep import proportional, set_run_key, sweep
 from composer_pipeline.teachers.ledger.transaction import lives, new_owner, retire
 from composer_pipeline.teachers.ledger.values import (
-    AttemptClosed,
     Bill,
     CacheHit,
     Call,
@@ -44,7 +43,7 @@ def events(ledger: Ledger, kind: str) -> list[tuple[Any, ...]]:
 
 
 def send(ledger: Ledger, key: str, amount: int = 100, call: Call = CALL) -> str:
-    admission = ledger.do(operations.reserve(key, Pico(amount), SCOPES, call, send=True))
+    admission = ledger.do(operations.reserve(key, Pico(amount), SCOPES, call))
     assert admission.kind == "reserved", admission
     return admission.attempt
 
@@ -91,9 +90,7 @@ def test_no_sweep_while_calls_are_in_flight_or_the_meter_may_lag(ledger: Ledger)
 
 def test_a_sweep_leaves_other_runs_alone(ledger: Ledger) -> None:
     ledger.do(operations.mark_unknown(send(ledger, "a"), "reset"))
-    other = ledger.do(
-        operations.reserve("b", Pico(100), ["run:other", "global"], CALL, send=True)
-    ).attempt
+    other = ledger.do(operations.reserve("b", Pico(100), ["run:other", "global"], CALL)).attempt
     assert (
         ledger.do(sweep("run:r", Pico(9), Pico(0))).attempts == 1
     )  # the other run may be in flight
@@ -160,17 +157,6 @@ def test_an_owner_that_was_not_dead_may_still_end_its_call(
             "cached" if end == "settle" else "busy"
         )
         other.do(operations.release(flying, ""))
-
-
-def test_what_was_never_sent_may_not_be_sent_after_adoption(
-    ledger: Ledger, target: str | Path
-) -> None:
-    attempt = ledger.do(operations.reserve("a", Pico(100), SCOPES, CALL)).attempt
-    retire(ledger.owner)
-    with Ledger(target) as other:
-        other.do(operations.adopt_dead())
-    with pytest.raises(AttemptClosed):
-        ledger.do(operations.mark_sent(attempt))
 
 
 def test_a_generation_is_kept_for_everyone(ledger: Ledger, target: str | Path) -> None:
@@ -300,9 +286,7 @@ def test_an_owner_elsewhere_that_never_beat_is_dead(ledger: Ledger, target: str 
 def test_closing_gives_up_what_is_open(ledger: Ledger, target: str | Path) -> None:
     with Ledger(target) as other:
         send(other, "sent")
-        other.do(operations.reserve("unsent", Pico(50), SCOPES, CALL))
     assert sums(ledger) == (0, 0, 100)
-    assert ledger.do(operations.reserve("unsent", Pico(50), SCOPES, CALL)).kind == "reserved"
     assert ledger.do(operations.reserve("sent", Pico(50), SCOPES, CALL)).kind == "reserved"
 
 
@@ -320,9 +304,9 @@ def test_a_hit_settles_what_its_own_run_lost(ledger: Ledger) -> None:
     lost = {}
     for name in ("first", "second"):
         scopes = [f"run:{name}", "global"]
-        lost[name] = ledger.do(operations.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        lost[name] = ledger.do(operations.reserve("k", Pico(100), scopes, call)).attempt
         ledger.do(operations.mark_unknown(lost[name], "reset"))
-    hit = ledger.do(operations.reserve("k", Pico(100), ["run:second", "global"], call, send=True))
+    hit = ledger.do(operations.reserve("k", Pico(100), ["run:second", "global"], call))
     paid = CacheHit("gen-1", Pico(40))
     ledger.do(operations.settle(hit.attempt, paid, Reply(200, b"{}", "gen-2")))
     status = ledger.status()
@@ -335,11 +319,11 @@ def test_a_hit_of_a_later_run_settles_an_earlier_one_unless_the_key_is_its_own(
     ledger: Ledger, minted: bool
 ) -> None:
     call = Call("s1", "a", "s", "2026-11-16", {})
-    lost = ledger.do(operations.reserve("k", Pico(100), ["run:first"], call, send=True)).attempt
+    lost = ledger.do(operations.reserve("k", Pico(100), ["run:first"], call)).attempt
     ledger.do(operations.mark_unknown(lost, "reset"))
     if minted:
         ledger.do(set_run_key("run:second", "hash", Pico(0)))
-    hit = ledger.do(operations.reserve("k", Pico(100), ["run:second"], call, send=True))
+    hit = ledger.do(operations.reserve("k", Pico(100), ["run:second"], call))
     ledger.do(
         operations.settle(hit.attempt, CacheHit("gen-1", Pico(40)), Reply(200, b"{}", "gen-2"))
     )
@@ -350,13 +334,13 @@ def test_a_hit_of_a_later_run_settles_an_earlier_one_unless_the_key_is_its_own(
 def test_a_baseline_that_holds_lost_bills_frees_nothing(ledger: Ledger) -> None:
     """The meter was read after a call was lost: it says nothing of that call any more."""
     call = Call("s1", "a", "s", "2026-11-16", {})
-    old = ledger.do(operations.reserve("old", Pico(100), ["global"], call, send=True)).attempt
+    old = ledger.do(operations.reserve("old", Pico(100), ["global"], call)).attempt
     ledger.do(operations.mark_unknown(old, "reset"))
     time.sleep(0.01)
     ledger.do(set_run_key("global", "hash", Pico(70)))  # 70 of it are the lost bill
     (noted,) = ledger.run_keys("global")
     time.sleep(0.01)
-    new = ledger.do(operations.reserve("new", Pico(50), ["global"], call, send=True)).attempt
+    new = ledger.do(operations.reserve("new", Pico(50), ["global"], call)).attempt
     ledger.do(operations.mark_unknown(new, "reset"))
     result = ledger.do(sweep("global", Pico(90), Pico(70), since_us=noted.created_us))
     assert (result.attempts, result.swept_pico) == (1, 20)
@@ -371,7 +355,7 @@ def test_a_baseline_that_holds_lost_bills_frees_nothing(ledger: Ledger) -> None:
 def test_what_becomes_unknown_while_the_meter_is_read_waits_its_grace(ledger: Ledger) -> None:
     call = Call("s1", "a", "s", "2026-11-16", {})
     assert ledger.do(sweep("run:r", Pico(0), Pico(0), grace_s=60)).attempts == 0
-    lost = ledger.do(operations.reserve("k", Pico(100), ["run:r"], call, send=True)).attempt
+    lost = ledger.do(operations.reserve("k", Pico(100), ["run:r"], call)).attempt
     ledger.do(operations.mark_unknown(lost, "owner died"))
     with pytest.raises(NotQuiescent):
         ledger.do(sweep("run:r", Pico(0), Pico(0), grace_s=60))
@@ -379,7 +363,7 @@ def test_what_becomes_unknown_while_the_meter_is_read_waits_its_grace(ledger: Le
 
 def test_an_answer_without_a_cost_is_kept_and_charged(ledger: Ledger) -> None:
     call = Call("s1", "a", "s", "2026-11-16", {})
-    attempt = ledger.do(operations.reserve("k", Pico(100), ["run:r"], call, send=True)).attempt
+    attempt = ledger.do(operations.reserve("k", Pico(100), ["run:r"], call)).attempt
     ledger.do(operations.keep(attempt, Reply(200, b"\xff", "gen-1", detail="unreadable")))
     assert ledger.status()["run:r"].unknown == 100
     assert ledger.do(operations.reserve("k", Pico(100), ["run:r"], call)).kind == "cached"

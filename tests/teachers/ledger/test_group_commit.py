@@ -36,7 +36,7 @@ def sums(ledger: Ledger) -> tuple[int, int, int]:
 
 def test_many_calls_share_few_commits_and_the_ceiling_holds(ledger: Ledger) -> None:
     async def one(commits: Commits, number: int) -> str:
-        admission = await commits.do(rules.reserve(f"k{number}", Pico(4), SCOPES, CALL, send=True))
+        admission = await commits.do(rules.reserve(f"k{number}", Pico(4), SCOPES, CALL))
         if admission.kind == "reserved":
             assert await commits.do(
                 rules.settle(admission.attempt, Bill(Pico(3)), Reply(200, b"{}"))
@@ -58,7 +58,7 @@ def test_many_calls_share_few_commits_and_the_ceiling_holds(ledger: Ledger) -> N
 def test_sending_is_part_of_the_same_commit(ledger: Ledger, target: str | Path) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            await commits.do(rules.reserve("k", Pico(4), SCOPES, CALL, send=True))
+            await commits.do(rules.reserve("k", Pico(4), SCOPES, CALL))
             assert commits.commits == 1
 
     asyncio.run(main())
@@ -70,7 +70,7 @@ def test_sending_is_part_of_the_same_commit(ledger: Ledger, target: str | Path) 
 def test_one_failure_fails_alone(ledger: Ledger) -> None:
     async def main() -> tuple[Any, ...]:
         async with Commits(ledger) as commits:
-            first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
+            first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL))
             return await asyncio.gather(
                 commits.do(rules.release("no such attempt", "")),
                 commits.do(rules.settle(first.attempt, Bill(Pico(2)), Reply(200, b"{}"))),
@@ -90,7 +90,7 @@ def test_one_failure_fails_alone(ledger: Ledger) -> None:
 def test_a_cancelled_settlement_is_written(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            admission = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
+            admission = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL))
             task = asyncio.create_task(
                 commits.do(rules.settle(admission.attempt, Bill(Pico(2)), Reply(200, b"{}")))
             )
@@ -109,7 +109,7 @@ def test_a_cancelled_reservation_is_given_back(ledger: Ledger) -> None:
         async with Commits(ledger) as commits:
             tasks = []
             for number in range(20):
-                reserve = commits.do(rules.reserve(f"k{number}", Pico(5), SCOPES, CALL, send=True))
+                reserve = commits.do(rules.reserve(f"k{number}", Pico(5), SCOPES, CALL))
                 tasks.append(asyncio.create_task(reserve))
                 await asyncio.sleep(0)
             # A fast database has answered some by now; those are no longer cancelled.
@@ -135,9 +135,7 @@ class Watched(Commits):
 def test_a_reservation_cancelled_after_its_answer_is_given_back(ledger: Ledger) -> None:
     async def main() -> None:
         async with Watched(ledger) as commits:
-            task = asyncio.create_task(
-                commits.do(rules.reserve("k", Pico(5), SCOPES, CALL, send=True))
-            )
+            task = asyncio.create_task(commits.do(rules.reserve("k", Pico(5), SCOPES, CALL)))
             while not commits.answered:
                 await asyncio.sleep(0)
             task.cancel()
@@ -151,7 +149,7 @@ def test_a_reservation_cancelled_after_its_answer_is_given_back(ledger: Ledger) 
 def test_leaving_writes_what_was_queued(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            admission = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
+            admission = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL))
             task = asyncio.create_task(
                 commits.do(rules.settle(admission.attempt, Bill(Pico(2)), Reply(200, b"{}")))
             )
@@ -167,7 +165,7 @@ def test_leaving_writes_what_was_queued(ledger: Ledger) -> None:
 def test_admissions_wait_for_a_place_but_settlements_do_not(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger, queue=1) as commits:
-            first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
+            first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL))
             more = [
                 asyncio.create_task(commits.do(rules.reserve(f"k{n}", Pico(4), SCOPES, CALL)))
                 for n in range(5)
@@ -184,7 +182,7 @@ def test_admissions_wait_for_a_place_but_settlements_do_not(ledger: Ledger) -> N
 def test_those_that_wait_are_woken_by_a_settlement(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            first = await commits.do(rules.reserve("a", Pico(90), SCOPES, CALL, send=True))
+            first = await commits.do(rules.reserve("a", Pico(90), SCOPES, CALL))
             assert (await commits.do(rules.reserve("b", Pico(90), SCOPES, CALL))).kind == "wait"
             waiting = asyncio.create_task(commits.changed(10**6))
             await asyncio.sleep(0)
@@ -225,7 +223,7 @@ call = Call("state", "teacher", "session", "2026-11-16", {})
 async def main():
     async with Commits(Ledger(sys.argv[1])) as commits:
         async def one(n):
-            got = await commits.do(rules.reserve(f"k{n}", 5, ["run:r"], call, send=True))
+            got = await commits.do(rules.reserve(f"k{n}", 5, ["run:r"], call))
             print(f"sent k{n}", flush=True)
             if n % 2:
                 await commits.do(rules.settle(got.attempt, Bill(3), Reply(200, b"x")))

@@ -38,18 +38,16 @@ pytestmark = pytest.mark.slow
 AMOUNT = {"a": 7, "b": 20, "c": 33}
 RUN = {"a": "run:1", "b": "run:1", "c": "run:2"}
 SCOPES = ["run:1", "run:2", "global", "teacher:x", "teacher:y", "day:2026-11-16"]
-OPEN = ("reserved", "sent")
+OPEN = ("sent",)
 #: A question is asked under one of two price caps; what it can cost more under the second.
 CAPS = {"A": 0, "B": 5}
-#: kind, price cap, whether to repeat an answered key, teacher, headroom, send, share of the worst
-#: case
+#: kind, price cap, whether to repeat an answered key, teacher, headroom, share of the worst case
 ASKED = st.tuples(
     st.sampled_from("abc"),
     st.sampled_from("AB"),
     st.sampled_from([False, False, False, True]),
     st.sampled_from("xy"),
     st.sampled_from([0, 0, 15]),
-    st.sampled_from([True, True, False]),
     st.integers(0, 100),
 )
 
@@ -93,9 +91,7 @@ class Machine(RuleBasedStateMachine):
         count = 0
         for attempt in self.attempts.values():
             if attempt["owner"] == owner and attempt["state"] in OPEN:
-                sent = attempt["state"] == "sent"
-                attempt["state"] = "unknown" if sent else "released"
-                attempt["truth"] = attempt["truth"] if sent else 0
+                attempt["state"] = "unknown"
                 count += 1
         return count
 
@@ -148,7 +144,7 @@ class Machine(RuleBasedStateMachine):
         question = f"{kind}{self.serial[kind]}"
         for cap, share in zip("AB", shares, strict=True):
             before = set(self.attempts)
-            self.reserve_with(data, question, cap, "y", 0, True, share)
+            self.reserve_with(data, question, cap, "y", 0, share)
             for number in set(self.attempts) - before:
                 self.any_ledger(data).do(operations.mark_unknown(number, "reset"))
                 self.attempts[number]["state"] = "unknown"
@@ -160,7 +156,6 @@ class Machine(RuleBasedStateMachine):
         cap: str,
         teacher: str,
         headroom: int,
-        send: bool,
         share: int,
     ) -> None:
         ledger = self.any_ledger(data)
@@ -170,7 +165,7 @@ class Machine(RuleBasedStateMachine):
         got = ledger.do(
             operations.reserve(
                 question, Pico(amount), scopes, call,
-                digest=question + cap, headroom=Pico(headroom), send=send,
+                digest=question + cap, headroom=Pico(headroom),
             )
         )  # fmt: skip
         holders = [a for a in self.attempts.values() if a["key"] == question and a["state"] in OPEN]
@@ -197,7 +192,7 @@ class Machine(RuleBasedStateMachine):
         self.attempts[got.attempt] = {
             "key": question,
             "digest": question + cap,
-            "state": "sent" if send else "reserved",
+            "state": "sent",
             "reserve": amount,
             "cost": None,
             "scopes": scopes,
@@ -206,13 +201,6 @@ class Machine(RuleBasedStateMachine):
             "truth": amount * share // 100,
             "teacher": teacher,
         }
-
-    @precondition(lambda self: self.has("reserved"))
-    @rule(data=st.data())
-    def mark_sent(self, data: st.DataObject) -> None:
-        number, attempt = self.pick(data, "reserved")
-        self.any_ledger(data).do(operations.mark_sent(number))
-        attempt["state"] = "sent"
 
     @precondition(lambda self: self.has("sent", "unknown"))
     @rule(data=st.data())
@@ -263,7 +251,7 @@ class Machine(RuleBasedStateMachine):
         """
         lost = self.attempts[data.draw(st.sampled_from(self.recoverable()))]
         before = set(self.attempts)
-        self.reserve_with(data, lost["key"], cap, "x", 0, True, 0)
+        self.reserve_with(data, lost["key"], cap, "x", 0, 0)
         if not set(self.attempts) - before:
             return
         (number,) = set(self.attempts) - before
@@ -324,7 +312,6 @@ class Machine(RuleBasedStateMachine):
         number, _ = self.pick(data, "released")
         ledger = self.any_ledger(data)
         for action in (
-            lambda: ledger.do(operations.mark_sent(number)),
             lambda: ledger.do(operations.settle(number, Bill(Pico(1)), Reply(200, b""))),
             lambda: ledger.do(operations.release(number, "")),
             lambda: ledger.do(operations.mark_unknown(number, "")),

@@ -21,7 +21,9 @@ def _tree() -> str:
 )
 def test_the_tree_shows_every_package(package: Path) -> None:
     if package != Path():
-        assert re.search(rf"(^| ){re.escape(package.name)}/", _tree(), re.M), f"{package} is not shown"
+        assert re.search(rf"(^| ){re.escape(package.name)}/", _tree(), re.M), (
+            f"{package} is not shown"
+        )
 
 
 def test_the_tree_shows_nothing_that_is_gone() -> None:
@@ -55,7 +57,9 @@ def test_targets_in_the_documents_exist(page: Path) -> None:
 
 
 def test_every_measured_figure_names_what_prints_it() -> None:
-    rows = re.findall(r"^\| (.+?) \| `(.+?)` \| .+ \|$", (ROOT / "docs" / "measured.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| (.+?) \| `(.+?)` \| .+ \|$", (ROOT / "docs" / "measured.md").read_text(), re.M
+    )
     assert len(rows) > 10
     for what, command in rows:
         target = re.fullmatch(r"make ([a-z-]+)", command)

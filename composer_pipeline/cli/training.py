@@ -67,9 +67,9 @@ def train(
     store = open_lake(lake)
     if plan:
         # A plan for another machine does not depend on this one's devices.
-        chosen = (recipe or settings.train) if memory_gib else _recipe(recipe, settings)
+        given = (recipe or settings.train) if memory_gib else _recipe(recipe, settings)
         planned = plan_run(
-            store, longer or chosen, _run_root(settings, store), probe=probe, memory_gib=memory_gib,
+            store, longer or given, _run_root(settings, store), probe=probe, memory_gib=memory_gib,
             model_config=model_config or None,
         )  # fmt: skip
         show(planned.to_dict(), as_json, "train --plan")
@@ -85,7 +85,7 @@ def train(
 
 
 def _extended(run_dir: str, rounds: int | None, recipe: str) -> "TrainingRecipe | None":
-    from composer_pipeline.training.runs import extended
+    from composer_pipeline.training.run import extended
 
     if bool(run_dir) != (rounds is not None):
         raise InputError("--extend and --rounds need each other")

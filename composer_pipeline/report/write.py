@@ -51,10 +51,10 @@ from composer_pipeline.training.run import (
     RESULT,
     about,
     channel_curves,
+    dataset_digest,
     finished,
     held_out_curve,
 )
-from composer_pipeline.training.runs import dataset_digest
 
 #: Pairs that are shown.
 SHOWN = 20

@@ -1,7 +1,7 @@
 """Chat templates: the form of messages that one accepts, rendering, and parsing of answers.
 
 Templates differ: some take one call a message (and raise, or silently drop the second), some want
-arguments as text, some put an assistant's text behind the results of its calls, some open a
+arguments as text, some put an assistant's text after the results of its calls, some open a
 reasoning block that a recorded action does not have. Small conversations with known words are
 rendered in every form, and the first form that shows all words in order is used.
 """
@@ -117,12 +117,12 @@ class ChatTemplate:
                 add_generation_prompt=open_,
             )
         except (TemplateError, TypeError, ValueError) as error:
-            said = str(error).partition("\n")[0][:80] or type(error).__name__
-            raise Dropped(f"chat template refuses it: {said}") from error
+            reason = str(error).partition("\n")[0][:80] or type(error).__name__
+            raise Dropped(f"chat template rejects it: {reason}") from error
         return text
 
     def response(self, window: Sequence[Message], tools: Sequence[Any], action: Message) -> str:
-        """Return the text of an action behind a window whose assistant's header is open."""
+        """Return the text of an action after a window whose assistant's header is open."""
         head = self.render(window, tools, open_=True)
         full = self.render([*window, action], tools, open_=False)
         if full.startswith(head):
@@ -138,14 +138,14 @@ class ChatTemplate:
         history = self.form.history(probe)
         try:
             text = self.render(history, [], open_=True)
-            said = self.response(history, [], self.form.action(action))
+            answer = self.response(history, [], self.form.action(action))
         except Dropped:
             return False
         places = [text.find(word) for word in _words(history)]
         return (
             -1 not in places
             and places == sorted(places)
-            and all(word in said for word in _words([self.form.action(action)]))
+            and all(word in answer for word in _words([self.form.action(action)]))
         )
 
 
@@ -191,10 +191,10 @@ def _probes() -> list[tuple[list[Message], Message]]:
     two = [*one, _calls("b"), _result("b")]
     both = [*start, _calls("a", "b", text="thought0"), _result("a"), _result("b")]
     text = {"role": "assistant", "content": "answer0"}
-    asked = [*one, text, {"role": "user", "content": "task1"}]
+    second = [*one, text, {"role": "user", "content": "task1"}]
     return [
         (start, _calls("c")), (start, text), (one, _calls("c")), (one, text), (two, _calls("c")),
-        (both, _calls("c")), (one, _calls("c", "d")), (asked, _calls("c")), (asked, text),
+        (both, _calls("c")), (one, _calls("c", "d")), (second, _calls("c")), (second, text),
     ]  # fmt: skip
 
 

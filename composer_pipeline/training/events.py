@@ -138,6 +138,8 @@ def run_process(
             if process.poll() is None:
                 process.terminate()
     if code:
-        said = [line.removeprefix("error: ") for line in tail if line.startswith("error: ")]
-        message = said[-1] if said else f"{what} ended with exit code {code}: {' | '.join(tail)}"
+        reasons = [line.removeprefix("error: ") for line in tail if line.startswith("error: ")]
+        message = (
+            reasons[-1] if reasons else f"{what} ended with exit code {code}: {' | '.join(tail)}"
+        )
         raise (InputError if code == 2 else ComposerError)(message)

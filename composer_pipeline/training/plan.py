@@ -565,15 +565,15 @@ def require_fit(
     if need <= limit:
         return
     largest = max(memory.parts().items(), key=lambda part: part[1])
-    said = (
+    need_text = (
         f"the run needs {_gib(need)} at its peak (channel {memory.worst}; {_gib(largest[1])} of it"
         f" {largest[0].replace('_', ' ')}) and {where} has {_gib(limit)}"
     )
     for remedy, changed in _changes(recipe):
         need = predict(changed).total + RUNTIME
         if need <= limit:
-            raise InputError(f"{said}: with {remedy} it needs {_gib(need)}")
-    raise InputError(f"{said}: choose a smaller model, or lora.r above 0 where it is 0")
+            raise InputError(f"{need_text}: with {remedy} it needs {_gib(need)}")
+    raise InputError(f"{need_text}: choose a smaller model, or lora.r above 0 where it is 0")
 
 
 def _gib(size: int) -> str:
@@ -582,24 +582,24 @@ def _gib(size: int) -> str:
 
 def _changes(recipe: TrainingRecipe) -> Iterator[tuple[str, TrainingRecipe]]:
     # The changes that cost the result least come first.
-    said: list[str] = []
+    changes: list[str] = []
     if not recipe.activation_checkpointing:
-        said.append("activation_checkpointing: true")
+        changes.append("activation_checkpointing: true")
         recipe = recipe.model_copy(update={"activation_checkpointing": True})
-        yield ", ".join(said), recipe
+        yield ", ".join(changes), recipe
     tokens = recipe.micro_batch_tokens // 2
     while tokens >= 512:
         smaller = recipe.model_copy(update={"micro_batch_tokens": tokens})
-        yield ", ".join([*said, f"micro_batch_tokens: {tokens}"]), smaller
+        yield ", ".join([*changes, f"micro_batch_tokens: {tokens}"]), smaller
         tokens //= 2
     if recipe.dtype == "fp32":
-        said.append("dtype: bf16")
+        changes.append("dtype: bf16")
         recipe = recipe.model_copy(update={"dtype": "bf16"})
-        yield ", ".join(said), recipe
+        yield ", ".join(changes), recipe
     prompt = recipe.data.max_prompt_tokens // 2
     while prompt >= 256:
         data = recipe.data.model_copy(update={"max_prompt_tokens": prompt})
         shorter = recipe.model_copy(update={"micro_batch_tokens": 512, "data": data})
-        text = [*said, "micro_batch_tokens: 512", f"data.max_prompt_tokens: {prompt}"]
+        text = [*changes, "micro_batch_tokens: 512", f"data.max_prompt_tokens: {prompt}"]
         yield ", ".join(text), shorter
         prompt //= 2

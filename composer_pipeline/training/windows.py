@@ -234,8 +234,8 @@ class Windows:
         """Return the messages that the model sees, in its template's form, and the tools."""
         budget = self.limits.max_prompt_tokens
         system, turns = split_turns(self.template.form.history(_plain(messages)))
-        room = min(self.limits.max_tools_tokens, budget // TOOLS_SHARE)
-        offered = offered_tools(self.texts, tools, [m for turn in turns for m in turn], room)
+        space = min(self.limits.max_tools_tokens, budget // TOOLS_SHARE)
+        offered = offered_tools(self.texts, tools, [m for turn in turns for m in turn], space)
         whole = sum(map(len, turns)) + 1
         aim = int(0.985 * (budget - self._tools_size(offered)))
         best: list[Message] | None = None
@@ -444,17 +444,17 @@ class RowCutter:
         form = self._windows.template.form
         names = [name for name in ANSWERS if row.get(name)]
         answers = {name: form.action(action_message(row[name])) for name in names}
-        room = self._most - max(map(self._size, answers.values()))
-        if room < self._most // 4:
+        space = self._most - max(map(self._size, answers.values()))
+        if space < self._most // 4:
             raise Dropped("the action leaves no room for a prompt")
-        self._windows.limits = self._limits(room)
+        self._windows.limits = self._limits(space)
         window, tools = self._windows.window(row["prompt"], row["tools"] or [])
         for answer in answers.values():
             if names_lost_file(answer, row["prompt"], window):
                 raise Dropped("action names a file that the shortened prompt lost")
             whole = self._windows.render([*window, answer], tools, open_=False)
             if len(self._windows.ids(whole)) > self._most:
-                raise Dropped("too long behind its prompt")
+                raise Dropped("too long after its prompt")
         written = {name: form.written([answer]) for name, answer in answers.items()}
         return {**row, "prompt": form.written(window), "tools": tools, **written}
 
@@ -466,5 +466,7 @@ class RowCutter:
         return len(self._windows.ids(whole)) - len(self._windows.ids(open_))
 
     @staticmethod
-    def _limits(room: int) -> Data:
-        return Data(max_prompt_tokens=room, max_completion_tokens=room, max_tools_tokens=room // 8)
+    def _limits(space: int) -> Data:
+        return Data(
+            max_prompt_tokens=space, max_completion_tokens=space, max_tools_tokens=space // 8
+        )

@@ -111,7 +111,7 @@ def test_train_extends_a_run_with_its_own_recipe(
     asked: Asked, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longer = object()
-    module = importlib.import_module("composer_pipeline.training.runs")
+    module = importlib.import_module("composer_pipeline.training.run")
     monkeypatch.setattr(module, "extended", lambda *given: longer if given == ("r", 9) else None)
     assert asked("training.run.train", "train", "--extend", "r", "--rounds", "9")[1] is longer
     for options, said in (

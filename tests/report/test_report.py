@@ -19,7 +19,7 @@ from composer_pipeline.maintenance.forget import from_exports
 from composer_pipeline.report.write import default_place, write_report
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.runs import dataset_digest
+from composer_pipeline.training.run import dataset_digest
 from tests.publishing.conftest import fill, row
 
 NASTY = """</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>"'&amp;‮"""

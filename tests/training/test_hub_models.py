@@ -15,7 +15,7 @@ SCRIPT = """
 import json, sys
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.training.models import resolve_adapter, resolve_model
-from composer_pipeline.training.runs import adapter_content, model_content
+from composer_pipeline.training.run import adapter_content, model_content
 calls = {"model": model_content, "adapter": adapter_content, "fetch": resolve_model,
          "fetch adapter": resolve_adapter}
 for what, name in json.loads(sys.argv[1]):

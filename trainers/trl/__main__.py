@@ -44,25 +44,23 @@ from composer_pipeline.training.registry import repo_root, validate
 from composer_pipeline.training.rows import TrainingData, build, require_rows, rows_of_tables
 from composer_pipeline.training.run import (
     CHECKPOINT,
+    CONTENTS,
     DATA,
     HELD_OUT,
     METRICS,
     RESULT,
-    best_round,
-    held_out_losses,
-    round_losses,
-    summarise,
-    write_json,
-    write_recipe,
-)
-from composer_pipeline.training.runs import (
-    CONTENTS,
     Contents,
     alone,
+    best_round,
     contents,
     dataset_digest,
+    held_out_losses,
+    round_losses,
     simulated_rows,
+    summarise,
     versions,
+    write_json,
+    write_recipe,
 )
 from trainers.trl.adapters import check_start
 from trainers.trl.base_scores import BaseScores, gate, is_scored

@@ -31,8 +31,7 @@ from composer_pipeline.training.models import (
     resolve_model,
 )
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import CHECKPOINT, MERGED, RECIPE, RESULT, finished
-from composer_pipeline.training.runs import alone
+from composer_pipeline.training.run import CHECKPOINT, MERGED, RECIPE, RESULT, alone, finished
 from trainers.trl.outer_log import EventUploader, fetch_states
 from trainers.trl.policy import load_base, lora_config
 
@@ -167,7 +166,7 @@ def write_checkpoint(
         url: the outer log.
         run_id: the run in it.
         target: the folder; an existing one is replaced.
-        base: the model's content (``training.runs.content``): its name for other machines.
+        base: the model's content (``training.run.Content``): its name for other machines.
         files: further files of the folder, name to text.
         round_: which state; ``None`` is the last.
         states: file with the channels' states, if any.

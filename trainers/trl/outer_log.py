@@ -21,8 +21,7 @@ from composer_pipeline.files import replace, writing
 from composer_pipeline.training import events
 from composer_pipeline.training.models import resolve_adapter
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import DATA, METRICS
-from composer_pipeline.training.runs import Contents, require_continues
+from composer_pipeline.training.run import DATA, METRICS, Contents, require_continues
 
 OWN_LOG, OWN_ID = "outer", "run"
 BASE, START, AGREED = "base", "start", "agreed.yaml"

@@ -38,8 +38,7 @@ from composer_pipeline.training.plan import (
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.rows import CHANNELS, TrainingData, build, require_rows
-from composer_pipeline.training.run import DATA
-from composer_pipeline.training.runs import alone
+from composer_pipeline.training.run import DATA, alone
 from trainers.trl.rows import packed, planned, rows_of, windows_of
 
 PROBE_STEPS = 3

@@ -36,7 +36,7 @@ from composer_pipeline.diloco.supervisor import (
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.plan import VISIBLE
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.runs import file_digest
+from composer_pipeline.training.run import file_digest
 from trainers.trl.rows import backbone_and_head
 
 #: Variables by which a process knows its rank, how many there are, and the file where they meet.

@@ -10,8 +10,7 @@ import yaml
 from composer_pipeline.diloco.supervisor import RoundReport
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.run import RECIPE, prepare, train
-from composer_pipeline.training.runs import alone
+from composer_pipeline.training.run import RECIPE, alone, prepare, train
 from trainers.trl.__main__ import main, require_merged, sentence
 from trainers.trl.__main__ import train as train_here
 

@@ -19,8 +19,7 @@ from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.plan import ModelShape, kept_on_disk
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grade
-from composer_pipeline.training.run import write_recipe
-from composer_pipeline.training.runs import extended
+from composer_pipeline.training.run import extended, write_recipe
 from trainers.trl.__main__ import sentence
 from trainers.trl.outer_log import take_over
 

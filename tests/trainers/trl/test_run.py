@@ -27,13 +27,13 @@ from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.rows import Prompt, pair_of
 from composer_pipeline.training.run import (
     TrainReport,
+    extended,
     held_out_losses,
     prepare,
     read_steps,
     report,
     train,
 )
-from composer_pipeline.training.runs import extended
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
 from trainers.trl.__main__ import main

@@ -13,11 +13,9 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training import registry
-from composer_pipeline.training import runs as content
-from composer_pipeline.training import runs as identity
+from composer_pipeline.training import run as run_module
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import prepare
-from composer_pipeline.training.runs import adapter_content, file_digest, model_content
+from composer_pipeline.training.run import adapter_content, file_digest, model_content, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +27,13 @@ def _own_cache(tmp_path, monkeypatch):
 def read(monkeypatch):
     """The files whose bytes were read."""
     seen: list[str] = []
-    real = content._digest
+    real = run_module._digest
 
     def reading(path):
         seen.append(path.name)
         return real(path)
 
-    monkeypatch.setattr(content, "_digest", reading)
+    monkeypatch.setattr(run_module, "_digest", reading)
     return seen
 
 
@@ -76,10 +74,10 @@ def test_another_library_version_is_another_run(lake, tmp_path, monkeypatch):
     model = write_model(tmp_path / "model")
     before = prepare(lake, recipe(model), tmp_path / "runs").run_dir
     monkeypatch.setattr(
-        identity, "version", lambda m: "0.0.1" if m == "trl" else importlib.metadata.version(m)
+        run_module, "version", lambda m: "0.0.1" if m == "trl" else importlib.metadata.version(m)
     )
     assert prepare(lake, recipe(model), tmp_path / "runs").run_dir != before
-    assert identity.versions(registry.TRAINERS.get("trl"))["trl"] == "0.0.1"
+    assert run_module.versions(registry.TRAINERS.get("trl"))["trl"] == "0.0.1"
 
 
 def test_another_adapter_to_start_from_is_another_run(lake, tmp_path):
@@ -98,7 +96,7 @@ def test_another_adapter_to_start_from_is_another_run(lake, tmp_path):
 
 
 def test_a_large_file_is_read_once_and_again_when_it_changes(tmp_path, read, monkeypatch):
-    monkeypatch.setattr(content, "SMALL", 0)
+    monkeypatch.setattr(run_module, "SMALL", 0)
     model = write_model(tmp_path / "model")
     path = model / "model.safetensors"
     monkeypatch.setattr(time, "time", lambda: path.stat().st_mtime + 60)
@@ -115,7 +113,7 @@ def test_a_large_file_is_read_once_and_again_when_it_changes(tmp_path, read, mon
 
 def test_a_file_that_was_just_written_is_not_remembered(tmp_path, read, monkeypatch):
     """A second write within the clock's grain would have the same times."""
-    monkeypatch.setattr(content, "SMALL", 0)
+    monkeypatch.setattr(run_module, "SMALL", 0)
     path = tmp_path / "w.safetensors"
     path.write_bytes(b"one")
     monkeypatch.setattr(time, "time", lambda: path.stat().st_mtime + 1)

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.training.runs import LOCK, alone, set_aside
+from composer_pipeline.training.run import LOCK, alone, set_aside
 from tests.places import ROOT
 
 HOLD = (
     "import sys, pathlib, signal\n"
-    "from composer_pipeline.training.runs import alone\n"
+    "from composer_pipeline.training.run import alone\n"
     "with alone(pathlib.Path(sys.argv[1])):\n"
     "    print('held', flush=True)\n"
     "    signal.pause()\n"

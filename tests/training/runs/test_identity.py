@@ -12,8 +12,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import prepare, train
-from composer_pipeline.training.runs import files_of
+from composer_pipeline.training.run import files_of, prepare, train
 
 OUTSIDE = '''
 from pathlib import Path

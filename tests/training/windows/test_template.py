@@ -231,7 +231,7 @@ def test_a_template_that_refuses_is_a_counted_drop(with_template):
     )
     w = Windows(with_template(text), LIMITS)
     talk = [m for n in "abc" for m in (call("Read", file_path=n), {"role": "tool", "content": "x"})]
-    with pytest.raises(Dropped, match="chat template refuses it: too many"):
+    with pytest.raises(Dropped, match="chat template rejects it: too many"):
         w.window([{"role": "user", "content": "go"}, *talk], [])
 
 

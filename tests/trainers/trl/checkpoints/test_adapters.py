@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe, write_tiny_model
-from composer_pipeline.training.runs import model_content
+from composer_pipeline.training.run import model_content
 from trainers.trl.adapters import check_start, load_start
 from trainers.trl.policy import load_base, lora_config
 

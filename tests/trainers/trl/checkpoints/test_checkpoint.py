@@ -19,9 +19,15 @@ from composer_pipeline.diloco.outer_optimizer import OuterState
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.model_card import card
-from composer_pipeline.training.run import CHECKPOINT, MERGED, RECIPE, RESULT, write_json
+from composer_pipeline.training.run import (
+    CHECKPOINT,
+    MERGED,
+    RECIPE,
+    RESULT,
+    model_content,
+    write_json,
+)
 from composer_pipeline.training.run import write_recipe as write_recipe_file
-from composer_pipeline.training.runs import model_content
 from trainers.trl.checkpoints import appearing, merge, write_checkpoint
 from trainers.trl.policy import load_base, lora_config
 

@@ -35,7 +35,7 @@ class Counting:
 
     def capabilities(self) -> Capabilities:
         """Only pairs, only one replica, and no module to install."""
-        return Capabilities(channels={"dpo": "exact"}, diloco=False, modules={})
+        return Capabilities(channels=("dpo",), diloco=False, modules={})
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return the command that runs :func:`learn`."""

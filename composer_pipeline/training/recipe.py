@@ -450,21 +450,13 @@ class TrainingRecipe(Part):
     """Keep the checkpoint of the round with the lowest held-out loss."""
 
     @model_validator(mode="after")
-    def _one_length(self) -> "TrainingRecipe":
+    def _consistent(self) -> "TrainingRecipe":
         lengths = {"steps": self.steps, "epochs": self.epochs, "diloco.rounds": self.diloco.rounds}
         given = [name for name, value in lengths.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} both set the length of the run; keep one")
-        return self
-
-    @model_validator(mode="after")
-    def _best_is_known(self) -> "TrainingRecipe":
         if self.keep_best and self.eval_every is None:
             raise ValueError("keep_best needs eval_every to know which round was best")
-        return self
-
-    @model_validator(mode="after")
-    def _replica_0_evaluates(self) -> "TrainingRecipe":
         if self.eval_every is not None and self.diloco.here == 0:
             raise ValueError(
                 "eval_every needs diloco.local_replicas of at least 1: replica 0 evaluates"
@@ -474,18 +466,13 @@ class TrainingRecipe(Part):
                 "eval_every evaluates the committed state, which no replica holds completely with"
                 " diloco.fragments above 1: leave one of them out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _adapter_continues(self) -> "TrainingRecipe":
         if self.start_from and self.lora.r == 0:
             raise ValueError("start_from is an adapter, but lora.r 0 trains none")
+        if self.ranks.sharding == "fsdp2" and self.ranks.processes > 1 and self.lora.r == 0:
+            self._check_whole_model_shards()
         return self
 
-    @model_validator(mode="after")
-    def _parts_can_be_trained(self) -> "TrainingRecipe":
-        if self.ranks.sharding == "ddp" or self.ranks.processes == 1 or self.lora.r:
-            return self
+    def _check_whole_model_shards(self) -> None:
         if self.channels.sdpo.weight and self.channels.sdpo.teacher != "live":
             raise ValueError(
                 "ranks.sharding fsdp2 with lora.r 0 cannot hold a second model: set lora.r"
@@ -495,7 +482,6 @@ class TrainingRecipe(Part):
             raise ValueError(
                 f"ranks.sharding fsdp2 with lora.r 0 cannot use optimizer {self.optimizer}"
             )
-        return self
 
     @property
     def rounds(self) -> int:

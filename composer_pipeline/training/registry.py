@@ -1,32 +1,25 @@
 """The trainers, the protocol that they implement, and the check of a recipe before any work."""
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.plugins import Registry
 from composer_pipeline.training.recipe import TrainingRecipe
 
-#: ``exact``: the formula itself. ``sampled``: an unbiased estimate from sampled tokens.
-#: ``surrogate``: another objective in its place, such as a policy gradient on recorded answers.
-Fidelity = Literal["exact", "sampled", "surrogate"]
-
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a trainer can do.
+    """What a trainer can do."""
 
-    Attributes:
-        channels: the channels of the composer loss that it supports.
-        diloco: it can run as several replicas.
-        modules: modules that must be importable, with the command that installs each.
-    """
-
-    channels: Mapping[str, Fidelity]
+    #: The channels of the composer loss that it supports.
+    channels: Collection[str]
+    #: It can run as several replicas.
     diloco: bool
+    #: Modules that must be importable, with the command that installs each.
     modules: Mapping[str, str]
 
 
@@ -86,10 +79,10 @@ class TRL:
     name = "trl"
 
     def capabilities(self) -> Capabilities:
-        """Return every channel, with DiLoCo; GRPO on recorded answers is a surrogate."""
+        """Return every channel, with DiLoCo."""
         install = "pip install 'composer-pipeline[train]'"
         return Capabilities(
-            channels={"grpo": "surrogate", "sdpo": "exact", "dpo": "exact", "sft": "exact"},
+            channels=("grpo", "sdpo", "dpo", "sft"),
             diloco=True,
             modules=dict.fromkeys(("torch", "trl", "peft", "transformers"), install),
         )

@@ -616,12 +616,8 @@ def best_round(measured: Mapping[int, float]) -> int:
 #: Curve to the number of a step that it shows. GRPO's loss at ratio 1 says nothing about the
 #: model, so the gain of its best answers is shown.
 CURVES = {
-    "grpo best gain": "grpo_best_gain",
-    "sdpo": "sdpo_loss",
-    "dpo": "dpo_loss",
-    "sft": "sft_loss",
-}
-
+    "grpo best gain": "grpo_best_gain", "sdpo": "sdpo_loss", "dpo": "dpo_loss", "sft": "sft_loss",
+}  # fmt: skip
 Points = list[tuple[float, float]]
 
 
@@ -645,17 +641,17 @@ def held_out_curve(run_dir: Path) -> Points:
     """Return (round, held-out loss); empty if none was measured."""
     if not (run_dir / METRICS).is_file():
         return []
-    return [(round_, loss) for round_, loss in sorted(held_out_losses(run_dir).items())]
+    return [*sorted(held_out_losses(run_dir).items())]
 
 
 def round_losses(run_dir: Path, inner_steps: int) -> dict[str, dict[int, float]]:
     """Return each channel's mean number by round, and the held-out loss by round."""
     found: dict[str, dict[int, float]] = {}
     for name, points in channel_curves(run_dir).items():
-        of: dict[int, list[float]] = {}
+        by_round: dict[int, list[float]] = {}
         for step, value in points:
-            of.setdefault((int(step) - 1) // inner_steps + 1, []).append(value)
-        found[name] = {round_: sum(v) / len(v) for round_, v in of.items()}
+            by_round.setdefault((int(step) - 1) // inner_steps + 1, []).append(value)
+        found[name] = {round_: sum(v) / len(v) for round_, v in by_round.items()}
     if held := held_out_curve(run_dir):
         found["held out"] = {int(round_): loss for round_, loss in held}
     return found

@@ -31,7 +31,7 @@ class Outside:
     name = "outside"
 
     def capabilities(self):
-        return Capabilities(channels={"dpo": "exact"}, diloco=False, modules={})
+        return Capabilities(channels=("dpo",), diloco=False, modules={})
 
     def command(self, python, recipe, lake, run_dir):
         package = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from composer_pipeline.dataset.consent import Terms, find_consent
 from composer_pipeline.dataset.files import CONFIGS, Pieces, write_groups
-from composer_pipeline.dataset.manifest import inputs_of, remove_manifest, write_manifest
+from composer_pipeline.dataset.manifest import inputs_of, write_manifest
 from composer_pipeline.dataset.rows import WINDOW_TOKENS, drop_rows
 from composer_pipeline.dataset.select import Gathering, Selection, SplitPlan, name_of
 from composer_pipeline.dataset.splits import SPLITS, TRAIN, VALIDATION, Overlap
@@ -115,7 +115,7 @@ def build_dataset(
         inputs = inputs_of(lake)
         rules = rules or PreferenceRules()
         allowed = find_consent(lake, consent)
-        selection, terms = Selection(lake, rules, allowed), Terms(lake, rules)
+        selection, terms = Selection(lake, rules, allowed), Terms(rules)
         cutter = _cutter(tokenizer)
         found = Gathering(lake, pieces, selection, terms, cutter)
         found.run(progress)
@@ -226,7 +226,7 @@ def _write(lake: Lake, pieces: Pieces, plan: SplitPlan) -> tuple[Counter[str], O
                     if table == "dataset_pairs":
                         tiers.update(rows["tier"].to_pylist())
                         compare[split](rows)
-        remove_manifest(lake)
+        lake.remove(Lake.BUILD)
         for writer in writers:
             writer.commit()
     return tiers, overlap

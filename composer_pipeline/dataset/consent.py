@@ -18,7 +18,6 @@ private release.
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -27,7 +26,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.eligibility import Reply, reply_age
+from composer_pipeline.preferences.eligibility import Reply
 from composer_pipeline.preferences.pairs import drop
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote import Vote
@@ -160,32 +159,19 @@ class Answer(NamedTuple):
 
 
 class Terms:
-    """The rule on training terms, over the answers of a lake."""
+    """The rule on training terms."""
 
-    def __init__(self, lake: Lake, rules: PreferenceRules) -> None:
+    def __init__(self, rules: PreferenceRules) -> None:
         self.accepted = tuple(rules.terms.accepted)
-        self._lake = lake
-        self._of_day = lru_cache(maxsize=1)(self._read)
 
-    def _read(self, day: str) -> dict[tuple[str, str], Answer]:
-        """Return (state, teacher) to the newest usable answer of a day."""
-        columns = ["state_id", "status", "model", "licence", "training_terms", "created_at",
-                   "request_hash"]  # fmt: skip
-        rows = self._lake.rows("replies", days=[day], columns=columns)
-        return {
-            (row["state_id"], row["teacher"]): Answer.of_row(row)
-            for row in sorted(rows, key=reply_age)
-            if row["status"] == "ok"
-        }
-
-    def of_pair(self, day: str, row: Row) -> tuple[Row | None, Row | None]:
-        """Return a pair that may be trained on, or else its drop.
+    def of_pair(self, row: Row, replies: Sequence[Reply]) -> tuple[Row | None, Row | None]:
+        """Return a pair that may be trained on, or else its drop, given its state's replies.
 
         The pair gets ``chosen_licenses`` and ``chosen_terms``, parallel to its ``chosen_models``;
         of several answers of one model the loosest terms count.
         """
-        answers, nobody = self._of_day(day), Answer("", "", UNKNOWN)
-        chosen = [answers.get((row["state_id"], name), nobody) for name in row["chosen_teachers"]]
+        answers, nobody = {r.teacher: Answer.of(r) for r in replies}, Answer("", "", UNKNOWN)
+        chosen = [answers.get(name, nobody) for name in row["chosen_teachers"]]
         if refused := self._refused(chosen):
             return None, self.drop(row, "dataset_pairs", "chosen", refused)
         by_strictness = sorted(chosen, key=lambda answer: self.accepted.index(answer.terms))

@@ -141,11 +141,6 @@ def _files_of(lake: Lake, config: str, split: str, name: str, digest: str) -> It
             yield DatasetFile(config, split, path, name, rows, bytes_, own, decoded, [first, end])
 
 
-def remove_manifest(lake: Lake) -> None:
-    """Remove the manifest before the dataset is written."""
-    lake.remove(Lake.BUILD)
-
-
 def read_build(lake: Lake) -> Build:
     """Return the lake's build; refuse one that is missing, half built, mixed or out of date."""
     known = any(lake.partitions(table) for table in CONFIGS.values())
@@ -210,27 +205,22 @@ _NAMES = {pa.string(): "string", pa.bool_(): "bool", pa.int32(): "int32", pa.int
 
 def dataset_info(build: Build) -> list[dict[str, Any]]:
     """Return the card's ``dataset_info``: an entry for each configuration that has a file."""
-    return [
-        {
-            "config_name": config,
-            "features": [_feature(field) for field in TABLES[CONFIGS[config]].schema],
-            "splits": _splits(build, config),
-            "download_size": sum(f.bytes for f in build.files if f.config == config),
-            "dataset_size": sum(f.decoded for f in build.files if f.config == config),
-        }
-        for config in dict.fromkeys(file.config for file in build.files)
-    ]
-
-
-def _splits(build: Build, config: str) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
+    splits: dict[tuple[str, str], dict[str, Any]] = {}
     for file in build.files:
-        if file.config == config:
-            split = found.setdefault(
-                file.split, {"name": file.split, "num_bytes": 0, "num_examples": 0}
-            )
-            split["num_bytes"] += file.decoded
-            split["num_examples"] += file.rows
+        info = found.setdefault(file.config, {
+            "config_name": file.config,
+            "features": [_feature(field) for field in TABLES[CONFIGS[file.config]].schema],
+            "splits": [], "download_size": 0, "dataset_size": 0,
+        })  # fmt: skip
+        key = file.config, file.split
+        if key not in splits:
+            splits[key] = {"name": file.split, "num_bytes": 0, "num_examples": 0}
+            info["splits"].append(splits[key])
+        splits[key]["num_bytes"] += file.decoded
+        splits[key]["num_examples"] += file.rows
+        info["download_size"] += file.bytes
+        info["dataset_size"] += file.decoded
     return list(found.values())
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from composer_pipeline.actions import Action, action_text
 from composer_pipeline.chat.convert import GrowingChain, action_message, offered_tools
-from composer_pipeline.chat.tools import Toolsets
+from composer_pipeline.chat.tools import Toolset, Toolsets
 from composer_pipeline.dataset.consent import AGENT, UNKNOWN, Answer, Terms, answer_columns
 from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
@@ -288,14 +288,15 @@ def session_rows(
     decided = {name for name, outcome in votes.items() if outcome.winner_action}
     worked = {state.state_id for state in _own_successes(states, decided)}
     chain_id, chain, texts = None, GrowingChain(), MessageTexts()
-    tool_texts = _ToolTexts(day.tools)
+    tool_texts: dict[str, list[str]] = {}
     for state in sorted(states, key=_order):
         name = state.state_id
         if name not in decided | worked and name not in spans:
             continue
         if state.chain_id != chain_id:
             chain_id, chain, texts = state.chain_id, GrowingChain(), MessageTexts()
-        prompt, tools = texts.of(chain.at(state)[0]), tool_texts.of(state)
+        prompt = texts.of(chain.at(state)[0])
+        tools = _tool_texts(day.tools.of(state), tool_texts)
         base = {
             "task": task_of(prompt),
             "prompt": prompt,
@@ -336,18 +337,10 @@ def _own_successes(states: Iterable[TraceState], decided: Collection[str]) -> li
     return [state for _, own in by_session for state in islice(own, _PER_SESSION)]
 
 
-class _ToolTexts:
-    """The tools of states as JSON texts; each set of tools is written once."""
-
-    def __init__(self, tools: Toolsets) -> None:
-        self._tools = tools
-        self._kept: dict[int, tuple[Any, list[str]]] = {}
-
-    def of(self, state: TraceState) -> list[str]:
-        toolset = self._tools.of(state)
-        if id(toolset) not in self._kept:
-            self._kept[id(toolset)] = toolset, MessageTexts().of(offered_tools(toolset.tools))
-        return self._kept[id(toolset)][1]
+def _tool_texts(toolset: Toolset, kept: dict[str, list[str]]) -> list[str]:
+    if toolset.digest not in kept:
+        kept[toolset.digest] = MessageTexts().of(offered_tools(toolset.tools))
+    return kept[toolset.digest]
 
 
 def _hint(hint: Row, recovered: Action | None) -> Row:

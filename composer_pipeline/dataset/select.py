@@ -7,7 +7,7 @@ on a public benchmark; pairs because they repeat another, or because of the term
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -39,7 +39,12 @@ from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import Withdrawn
 from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions, is_strong
-from composer_pipeline.preferences.eligibility import read_replies, reply_costs, usable_replies
+from composer_pipeline.preferences.eligibility import (
+    Reply,
+    read_replies,
+    reply_costs,
+    usable_replies,
+)
 from composer_pipeline.preferences.pairs import drop
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress
@@ -54,6 +59,8 @@ _BATCH = 16
 _SIDES = ("tools", "chosen", "rejected")
 
 Row = dict[str, Any]
+#: Usable replies by state.
+Replies = Mapping[str, Sequence[Reply]]
 
 
 class Exclusion(NamedTuple):
@@ -167,14 +174,15 @@ class Gathering:
 
     def run(self, progress: Progress | None) -> None:
         """Read every day."""
-        days = {*self._lake.days("replies"), *self._lake.days("hints")}
-        every = sorted({*days, *self._lake.days("normalized_pairs")})
-        for done, day in enumerate(every, start=1):
-            self._pairs(day)
-            if day in days:
-                self._states(day)
+        tables = ("normalized_pairs", "replies", "hints")
+        days = sorted({day for table in tables for day in self._lake.days(table)})
+        for done, day in enumerate(days, start=1):
+            bought = read_replies(self._lake, day)
+            replies = usable_replies(bought)
+            self._pairs(day, replies)
+            self._states(day, replies, reply_costs(bought))
             if progress:
-                progress("dataset", done, len(every))
+                progress("dataset", done, len(days))
         self._pieces.flush()
         pa.default_memory_pool().release_unused()  # the tables are read in other sizes
 
@@ -187,7 +195,7 @@ class Gathering:
         key = RowKey(name_of(table, row), row["state_id"], row["session_id"], prompt)
         self.rows[table, day].append(key)
 
-    def _pairs(self, day: str) -> None:
+    def _pairs(self, day: str, replies: Replies) -> None:
         """Add the pairs of a day.
 
         Normalisation removes repeats within a day; those across days are removed here. The
@@ -203,7 +211,7 @@ class Gathering:
                 else:
                     seen[digest([prompt, *sides])].append(row["pair_id"])
                 self._note("dataset_pairs", day, row, prompt)
-                pair, refused = self._terms.of_pair(day, row)
+                pair, refused = self._terms.of_pair(row, replies.get(row["state_id"], ()))
                 if refused:
                     self.refused[day, refused["pair_id"]] = refused
                 if pair:
@@ -223,16 +231,14 @@ class Gathering:
         else:
             self._add("dataset_pairs_8k", day, row)
 
-    def _states(self, day: str) -> None:
+    def _states(self, day: str, replies: Replies, costs: Mapping[str, int]) -> None:
         """Add the rows of a day's states, and show them to the selection and the links."""
-        bought = read_replies(self._lake, day)
-        replies = usable_replies(bought)
         hints = {row["state_id"]: row for row in self._lake.rows("hints", days=[day])}
         if not replies and not hints:
             return
         held = StatesOnDemand(self._lake, [day], kept=0)
         tools = Toolsets(self._lake, held.states)
-        inputs = DayInputs(replies, reply_costs(bought), hints, tools)
+        inputs = DayInputs(replies, costs, hints, tools)
         answers = answers_of_day(self._lake, day)
         drops = self.answers[day]
         for states in _sessions(held):

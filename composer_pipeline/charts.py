@@ -10,14 +10,7 @@ _FONT = 'font-family="sans-serif" font-size="11"'
 
 
 def bars(values: Mapping[str, float], *, width: int = 520, unit: str = "", total: float = 0) -> str:
-    """Return an SVG with one horizontal bar per value, in the given order.
-
-    Args:
-        values: label to value, not negative.
-        width: pixels.
-        unit: written after each number.
-        total: each bar also shows its share of this, unless it is 0.
-    """
+    """Return horizontal bars with their numbers, and their shares of ``total`` unless it is 0."""
     top = max(values.values(), default=0) or 1
     left = _label_width(values)
     space = max(60, width - left - 110)
@@ -37,13 +30,7 @@ def bars(values: Mapping[str, float], *, width: int = 520, unit: str = "", total
 def stacked_shares(
     names: Sequence[str], rows: Mapping[str, Sequence[int]], *, width: int = 720
 ) -> str:
-    """Return an SVG with one bar per row, divided by the row's counts, and a legend.
-
-    Args:
-        names: what each count of a row is.
-        rows: label to counts, as many as ``names``; their total stands to the right of the bar.
-        width: pixels.
-    """
+    """Return one bar per row, divided by the row's counts, which ``names`` names in the legend."""
     colours = (*_COLOURS[: len(names) - 1], "#adb5bd")
     left = _label_width(rows)
     space = max(60, width - left - 70)
@@ -69,13 +56,7 @@ def stacked_shares(
 def lines(
     series: Mapping[str, Sequence[tuple[float, float]]], *, width: int = 520, height: int = 220
 ) -> str:
-    """Return an SVG with one line per series of (x, y) points and a legend.
-
-    Args:
-        series: name to points; empty series are left out.
-        width: pixels.
-        height: pixels.
-    """
+    """Return one line per series of (x, y) points that is not empty, and a legend."""
     kept = {name: points for name, points in series.items() if points}
     xs = [x for points in kept.values() for x, _ in points] or [0.0]
     ys = [y for points in kept.values() for _, y in points] or [0.0]
@@ -106,14 +87,10 @@ def lines(
 def intervals(
     rows: Mapping[str, tuple[float, float | None, float | None]], *, width: int = 520
 ) -> str:
-    """Return an SVG with a dot and its interval per row, about a line at 0.
+    """Return a dot and its interval per row (mean, low, high), about a line at 0.
 
     An interval that excludes 0 is coloured, below and above differently; a row without one has
     an empty dot.
-
-    Args:
-        rows: label to (mean, low, high); low and high are ``None`` where there is no interval.
-        width: pixels.
     """
     ends = [0.0, *(v for row in rows.values() for v in row if v is not None)]
     x0, span = min(ends), (max(ends) - min(ends)) or 1.0
@@ -141,13 +118,10 @@ def intervals(
 def heatmap(
     names: Sequence[str], cells: Mapping[tuple[str, str], tuple[float, int]], *, cell: int = 64
 ) -> str:
-    """Return an SVG of a symmetric matrix of shares, darker for more, with numbers.
+    """Return a symmetric matrix of shares, darker for more, with numbers.
 
-    Args:
-        names: rows and columns, in order.
-        cells: (name, name), in either order, to (share in [0, 1], observations); a missing cell
-            and the diagonal stay empty.
-        cell: pixels of a cell's width; its height is half of that.
+    ``cells`` maps (name, name), in either order, to (share in [0, 1], observations); a missing
+    cell and the diagonal stay empty. ``cell`` is a cell's width in pixels, twice its height.
     """
     height = cell // 2
     left = _label_width(names)

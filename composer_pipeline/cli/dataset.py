@@ -33,16 +33,16 @@ def dataset(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Split by group of sessions and write the training columns.
+    """Write the training tables, split by group of sessions.
 
     Args:
         validation: share of the groups of sessions that are kept out of training.
-        rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
-            are left out, and its ``terms`` which answers.
-        consent: file of whose sessions may be published; consent.yaml beside the lake or in the
-            working folder, if there is one.
+        rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` decides which
+            sessions are left out, its ``terms`` which answers.
+        consent: file that names whose sessions may be published; by default consent.yaml beside
+            the lake or in the working folder, if there is one.
         tokenizer: model whose tokens are counted, and to whose window of 8,192 tokens the pairs
-            are cut as well: a folder, a Hub id or smollm2-135m.
+            are also cut: a folder, a Hub id or smollm2-135m.
     """
     from composer_pipeline.dataset.build import build_dataset
     from composer_pipeline.preferences.rules import PreferenceRules
@@ -69,10 +69,10 @@ def report(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write the dataset version as one HTML file: numbers, runs, and pairs to read.
+    """Write the dataset version as one HTML file: its numbers, training runs and example pairs.
 
     Args:
-        out: the file; reports/dataset-<version>.html in the lake by default.
+        out: HTML file to write; reports/dataset-<version>.html in the lake by default.
     """
     from composer_pipeline.report.write import write_report
 
@@ -96,21 +96,21 @@ def export(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write the dataset for a kind of training, or whole sessions for other tools.
+    """Write the dataset in a training format, or whole sessions for other tools.
 
     Args:
         format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints),
-            sharegpt (pairs for LLaMA-Factory); or of whole sessions, which need no dataset: atif
+            sharegpt (pairs for LLaMA-Factory); or for whole sessions, which need no dataset: atif
             (ATIF 1.8), pi (Pi, for trace viewers).
-        out: a file that ends in .parquet (sharegpt: .jsonl), or a folder that gets one file a
-            split; for atif and pi a folder that gets a file or more a session.
+        out: a .parquet file (sharegpt: .jsonl), or a folder for one file per split; for atif and
+            pi a folder for one or more files per session.
         samples: Parquet or JSONL of {state_id, student, action}: a model's own actions, which
-            take the place of the agent's as rejected side.
+            replace the agent's as the rejected side.
         rules: preference recipe (COMPOSER_PREFERENCES).
-        full_arguments: allow hints that hold the teachers' whole action.
-        max_tokens: cut prompts in whole turns, so that prompt and action have at most so many
-            tokens; what cannot be cut so is left out and counted. A folder gets the chat
-            template that this holds for, as chat_template.jinja.
+        full_arguments: allow hints that contain the teachers' whole action.
+        max_tokens: cut prompts in whole turns, so that prompt and action have at most this many
+            tokens; rows that cannot be cut are left out and counted. A folder also gets the chat
+            template for which this holds, as chat_template.jinja.
         tokenizer: model whose tokens count: a folder, a Hub id or smollm2-135m.
     """
     from composer_pipeline.exporting.columns import export as run
@@ -166,30 +166,30 @@ def publish(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Commit the dataset or a model to the Hugging Face Hub, once; private unless --public.
+    """Publish the dataset or a model on the Hugging Face Hub in one commit; private by default.
 
     Args:
         repo: OWNER/NAME.
-        model: run folder whose checkpoint is published in place of the dataset, or its merged/.
-        public: publish to a public repository, which is created where there is none.
-        dry_run: plan and check, say how many rows come and go, commit nothing.
+        model: run folder whose checkpoint is published instead of the dataset, or its merged/.
+        public: publish to a public repository; it is created if there is none.
+        dry_run: plan and check, show how many rows are added and removed, commit nothing.
         allow_simulated: allow rows of simulated teachers; the card says so.
-        traces: put the dataset's sessions into traces/ too, whole, for the Hub's viewer; no
+        traces: also publish the dataset's whole sessions below traces/, for the Hub's viewer; no
             configuration loads them.
-        allow_worse_than_base: with --model, allow one that its evaluation finds worse than its
+        allow_worse_than_base: with --model, allow one whose evaluation finds it worse than its
             base on easy or recovery states; the card says so.
-        consent: file of whose sessions may be published, the licence, and who attests; consent.yaml
-            beside the lake or in the working folder by default. --public needs one.
+        consent: file that names whose sessions may be published, the licence, and who attests; by
+            default consent.yaml beside the lake or in the working folder. --public needs one.
     """
     from composer_pipeline.publishing.publish import publish as run
     from composer_pipeline.publishing.publish import publish_model
 
     if allow_worse_than_base and not model:
-        raise InputError("--allow-worse-than-base belongs to --model")
+        raise InputError("--allow-worse-than-base needs --model")
     if traces and model:
         raise InputError("--traces is about the dataset's sessions, which --model does not publish")
     if consent and model:
-        raise InputError("--consent belongs to a dataset, not to --model")
+        raise InputError("--consent is about the dataset, which --model does not publish")
     with Bar() as progress:
         send = (
             partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
@@ -212,9 +212,9 @@ def normalize(
     """Filter the pairs with a data-juicer recipe; every dropped row is recorded.
 
     Args:
-        recipe: data-juicer recipe (COMPOSER_NORMALIZE); none keeps every pair, and needs no
-            data-juicer.
-        columns: only write the flat columns that recipes judge, as JSON lines, to this file.
+        recipe: data-juicer recipe (COMPOSER_NORMALIZE); without one every pair is kept and
+            data-juicer is not needed.
+        columns: only write the flat columns that recipes filter by, as JSON lines, to this file.
     """
     from composer_pipeline.normalization.stage import normalize as run
     from composer_pipeline.normalization.stage import write_columns

@@ -227,7 +227,7 @@ publish --repo a/b --model {empty} --consent c.yaml   | --consent
 publish --repo 'a b/c'                                | a b/c
 publish --repo a/b                                    | --allow-simulated
 publish --repo a/b --allow-simulated                  | HF_TOKEN
-publish --repo a/b --allow-worse-than-base            | --allow-worse-than-base belongs to --model
+publish --repo a/b --allow-worse-than-base            | --allow-worse-than-base needs --model
 publish --repo a/b --traces --model {tmp}/nowhere     | --traces is about the dataset's sessions
 publish --repo a/b --model {tmp}/nowhere              | nowhere
 publish --repo a/b --model {empty}                    | empty

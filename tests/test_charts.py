@@ -5,7 +5,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from composer_pipeline.charts import bars, lines, markdown_image
+from composer_pipeline.charts import (
+    bars,
+    heatmap,
+    intervals,
+    lines,
+    markdown_image,
+    stacked_shares,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -35,3 +42,25 @@ def test_markdown_holds_the_picture() -> None:
     text = markdown_image("<svg/>", "alt")
     data = text.removeprefix("![alt](data:image/svg+xml;base64,").removesuffix(")")
     assert base64.b64decode(data) == b"<svg/>"
+
+
+def test_shares_fill_a_bar_of_one_width_and_have_a_legend() -> None:
+    root = ElementTree.fromstring(stacked_shares(("yes", "no"), {"a": (3, 1), "b": (0, 2)}))
+    widths = [float(r.attrib["width"]) for r in root.findall(f"{SVG}rect")[1:5]]
+    assert widths[0] == pytest.approx(3 * widths[1], abs=0.5)
+    assert widths[0] + widths[1] == pytest.approx(widths[2] + widths[3], abs=0.2)
+    assert {"yes", "no", "4", "2"} <= {t.text for t in root.findall(f"{SVG}text")}
+
+
+def test_no_label_is_markup_or_a_character_that_xml_forbids() -> None:
+    name = "</text><script>\x00\x1b\u202e&"
+    for image in (
+        bars({name: 1}, total=2),
+        lines({name: [(0, 1)]}),
+        intervals({name: (0.1, None, None)}),
+        heatmap([name, "b"], {(name, "b"): (0.5, 2)}),
+        stacked_shares((name, "b"), {name: (1, 2)}),
+    ):
+        root = ElementTree.fromstring(image)
+        assert not {"script"} & {element.tag.removeprefix(SVG) for element in root.iter()}
+        assert "\u202e" not in image

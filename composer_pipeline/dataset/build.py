@@ -5,15 +5,16 @@ same lake gives the same bytes. Prompts are decoded a session at a time and wait
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 
 from composer_pipeline.dataset.consent import Terms, find_consent
-from composer_pipeline.dataset.files import CONFIGS, Pieces, write_groups
+from composer_pipeline.dataset.files import CONFIGS, Pieces, filled, row_groups
 from composer_pipeline.dataset.manifest import inputs_of, write_manifest
 from composer_pipeline.dataset.rows import WINDOW_TOKENS, drop_rows
 from composer_pipeline.dataset.select import Gathering, Selection, SplitPlan, name_of
@@ -132,17 +133,18 @@ def build_dataset(
             lake.write("drops", plan.drops.get(day, ()), stage=STAGE, day=day)
         by = "repository" if plan.by_repository else "session"
         shares = overlap.figures()
-        split = {
-            "by": by,
-            "repositories": plan.repositories,
-            "groups": len(plan.names),
-            **shares,
-        }
+        counts = {"repositories": plan.repositories, "groups": len(plan.names)}
+        split = {"by": by, **counts, **shares}
         figures = {"validation_share": validation_share, "tokenizer": tokenizer, "split": split}
         if cutter is not None:
             figures["chat_template"] = cutter.chat_template
         build = write_manifest(lake, inputs, figures)
     splits = {split: plan.counts["dataset_pairs", split] for split in SPLITS}
+    warning = ""
+    if validation_share and len(plan.names) >= _WARN_GROUPS and not splits[VALIDATION]:
+        warning = (
+            f"no pair is in validation, although there are {len(plan.names)} groups of sessions"
+        )
     return DatasetReport(
         rows=plan.rows_of("dataset_pairs"),
         splits=splits,
@@ -152,7 +154,7 @@ def build_dataset(
         grpo_groups=plan.rows_of("dataset_groups"),
         drops=dict(sorted(Counter(d["op"] for rows in plan.drops.values() for d in rows).items())),
         overlaps=plan.overlaps,
-        warning=_warning(splits, len(plan.names), validation_share),
+        warning=warning,
         successes=plan.rows_of("dataset_successes"),
         build=build.id,
         split_by=by,
@@ -161,12 +163,6 @@ def build_dataset(
         verbatim_in_train=shares["verbatim_in_train"],
         moved=moved,
     )
-
-
-def _warning(splits: Mapping[str, int], names: int, share: float) -> str:
-    if share and names >= _WARN_GROUPS and not splits[VALIDATION]:
-        return f"no pair is in validation, although there are {names} groups of sessions"
-    return ""
 
 
 def _cutter(tokenizer: str) -> RowCutter | None:
@@ -205,24 +201,16 @@ def _write(lake: Lake, pieces: Pieces, plan: SplitPlan) -> tuple[Counter[str], O
     """
     tiers, overlap = Counter[str](), Overlap()
     compare = {TRAIN: overlap.train, VALIDATION: overlap.validation}
-
-    def keep(table: str, day: str, rows: pa.Table) -> pa.Table:
-        out = plan.out[table, day]
-        if not out:
-            return rows
-        keys = rows.select(TABLES[table].key).to_pylist()
-        return rows.filter(pa.array([name_of(table, key) not in out for key in keys], pa.bool_()))
-
     with ExitStack() as stack:
         writers = []
-        for table in CONFIGS.values():
-            keys = pieces.keys(table)
-            for split in SPLITS:
-                writer = lake.writer(table, split=split)
-                stack.callback(writer.discard)
-                writers.append(writer)
-                write, members = writer.write_group, plan.members(split, keys)
-                for rows in write_groups(write, table, pieces, members, keep, plan.repository_of):
+        for table, split in product(CONFIGS.values(), SPLITS):
+            writer = lake.writer(table, split=split)
+            stack.callback(writer.discard)
+            writers.append(writer)
+            for name, keys in plan.members(split, pieces.keys(table)):
+                for group in row_groups(_kept(pieces, plan, table, keys)):
+                    rows = filled(group, "group_id", name).cast(TABLES[table].schema)
+                    writer.write_group(rows)
                     if table == "dataset_pairs":
                         tiers.update(rows["tier"].to_pylist())
                         compare[split](rows)
@@ -230,3 +218,16 @@ def _write(lake: Lake, pieces: Pieces, plan: SplitPlan) -> tuple[Counter[str], O
         for writer in writers:
             writer.commit()
     return tiers, overlap
+
+
+def _kept(
+    pieces: Pieces, plan: SplitPlan, table: str, keys: Iterable[tuple[str, str]]
+) -> Iterator[pa.Table]:
+    """Yield the rows of some days and sessions that are not left out."""
+    for day, session in keys:
+        out = plan.out[table, day]
+        for rows in pieces.read(table, day, session):
+            if out:
+                names = [name_of(table, key) for key in rows.select(TABLES[table].key).to_pylist()]
+                rows = rows.filter(pa.array([name not in out for name in names], pa.bool_()))
+            yield filled(rows, "repository", plan.repository_of.get(session, ""))

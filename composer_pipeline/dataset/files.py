@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -146,45 +146,11 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-def write_groups(
-    write: Callable[[pa.Table], None],
-    table: str,
-    pieces: Pieces,
-    members: Sequence[tuple[str, list[tuple[str, str]]]],
-    keep: Callable[[str, str, pa.Table], pa.Table],
-    repository_of: Mapping[str, str],
-) -> Iterator[pa.Table]:
-    """Write the rows of groups one after the other, and yield each row group that was written.
-
-    Args:
-        write: appends a row group to the table's partition.
-        table: its name.
-        pieces: its rows.
-        members: (name of a group, its days and sessions), in the order of the file.
-        keep: returns the rows of (table, day, rows) that stay.
-        repository_of: session to the value of ``repository``.
-    """
-    schema = TABLES[table].schema
-    for name, keys in members:
-        rows = (
-            part
-            for day, session in keys
-            for piece in pieces.read(table, day, session)
-            for part in _halves(
-                _filled(keep(table, day, piece), "repository", repository_of.get(session, ""))
-            )
-        )
-        for group in _joined(rows):
-            whole = _filled(group, "group_id", name).cast(schema)
-            write(whole)
-            yield whole
-
-
-def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield parts together, as long as they are no larger than a row group."""
+def row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of tables in row groups of at most :data:`ROW_GROUP_BYTES`, or of one row."""
     waiting: list[pa.Table] = []
     size = 0
-    for part in parts:
+    for part in (part for table in tables for part in _halves(table)):
         if waiting and size + part.nbytes > ROW_GROUP_BYTES:
             yield pa.concat_tables(waiting)
             waiting, size = [], 0
@@ -195,7 +161,7 @@ def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _halves(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield parts of a piece that are no larger than a row group, where rows can be divided."""
+    """Yield parts of a table that are no larger than a row group, where rows can be divided."""
     if table.nbytes > ROW_GROUP_BYTES and len(table) > 1:
         middle = len(table) // 2
         yield from _halves(table.slice(0, middle))
@@ -204,6 +170,7 @@ def _halves(table: pa.Table) -> Iterator[pa.Table]:
         yield table
 
 
-def _filled(table: pa.Table, name: str, value: str) -> pa.Table:
+def filled(table: pa.Table, name: str, value: str) -> pa.Table:
+    """Return a table with one value in a whole column."""
     at = table.schema.get_field_index(name)
     return table.set_column(at, table.schema.field(at), column([value] * len(table), pa.string()))

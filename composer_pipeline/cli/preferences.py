@@ -1,13 +1,17 @@
-"""Commands of the preferences room: pairs, pair, statistics, compare."""
+"""The commands pairs, pair, statistics and compare, and the view of one pair."""
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.text import Text
 
 from composer_pipeline.cli.common import (
     Bar,
@@ -24,6 +28,13 @@ from composer_pipeline.cli.common import (
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import json_objects
 from composer_pipeline.settings import Settings
+
+#: Characters of a value, and of a line, that are shown.
+_CUT, _ROW = 1200, 200
+#: Arguments longer than this are shown as a diff of lines.
+_LONG = 160
+
+Facts = Mapping[str, Any]
 
 
 @app.command
@@ -74,7 +85,6 @@ def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) 
     Args:
         any_id: of a pair or a state; an unambiguous beginning is enough.
     """
-    from composer_pipeline.cli.preferences_views import show_pair
     from composer_pipeline.preferences.explain import explain
 
     facts = explain(open_lake(lake), any_id)
@@ -92,7 +102,7 @@ def statistics(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure agreement, noise, separability and repeats over the whole lake; say what to look at.
+    """Measure agreement, noise, separability and repeats over the whole lake, with verdicts.
 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
@@ -108,12 +118,12 @@ def statistics(
     with Bar() as progress:
         report = write_statistics(store, rules=recipe, progress=progress)
     quality = report.by_scope[ALL]
-    rows, said = quality.rows(), verdicts(quality, recipe)
+    rows, findings = quality.rows(), verdicts(quality, recipe)
     if as_json:
-        show({"statistics": rows, "verdicts": [asdict(verdict) for verdict in said]}, True, "")
+        show({"statistics": rows, "verdicts": [asdict(verdict) for verdict in findings]}, True, "")
         return
     first = Table("figure", "verdict", "why", title="statistics", title_justify="left")
-    for verdict in said:
+    for verdict in findings:
         first.add_row(verdict.figure, verdict.word, verdict.sentence)
     Console().print(first)
     if not verbose:
@@ -147,3 +157,143 @@ def compare(file: Path, /) -> None:
         except InputError as error:
             raise InputError(f"{file}:{number}: {error}") from error
         sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+
+
+def show_pair(console: Console, facts: Facts) -> None:
+    """Print the facts of ``explain``, on a terminal of 80 columns or more."""
+    title = f"pair {facts['pair_id']}" if facts["pair_id"] else f"state {facts['state_id']}"
+    console.rule(Text(title))
+    grid = Table.grid(padding=(0, 2))
+    session = f"{facts['session_id']}, turn {facts['turn']}, {facts['day']}"
+    about = {"state": facts["state_id"], "session": session, "project": facts["project"]}
+    about["cost"] = f"${facts['cost_usd']} for {facts['n_replies']} replies"
+    for name, value in about.items():
+        grid.add_row(Text(name, style="dim"), Text(str(value)))
+    console.print(grid)
+    console.rule("why", style="dim")
+    console.print(Text(facts["why"], style="bold"))
+    if facts["reason"] == "pair":
+        numbers = f"margin {facts['margin']:.2f}, entropy {facts['entropy']:.2f} bits"
+        console.print(Text(f"{facts['rule']}; {numbers}", style="dim"))
+    for stage, what in facts["fate"].items():
+        console.print(Text(f"{stage}: {what}", style="dim"))
+    if facts["hint"]:
+        console.print(Text(f"the trace says ({facts['error_kind']}): {_cut(facts['hint'], _ROW)}"))
+    _show_sides(console, facts)
+    _show_replies(console, facts["teachers"])
+
+
+def _show_sides(console: Console, facts: Facts) -> None:
+    agent, chosen = facts["agent"], facts["chosen"]
+    if chosen is None:
+        console.rule("the agent", style="dim")
+        console.print(_side(agent, None, "red"))
+        return
+    rejects = facts["reason"] == "pair"
+    table = Table(expand=True, show_lines=False, padding=(0, 1))
+    left = "rejected: the agent" if rejects else "the agent"
+    table.add_column(Text(f"{left} ({agent['model'] or '?'})"), ratio=1, overflow="fold")
+    spokesman = next((t["teacher"] for t in facts["teachers"] if t.get("spokesman")), "?")
+    right = "chosen" if rejects else "the teachers"
+    table.add_column(Text(f"{right}: {spokesman}"), ratio=1, overflow="fold")
+    table.add_row(_side(agent, chosen, "red"), _side(chosen, agent, "green", follow=True))
+    console.print(table)
+    for number, call in enumerate(agent["tool_calls"]):
+        twin = _twin(chosen, number, call["name"])
+        for key, value in call["arguments"].items():
+            before, after = _plain(value), _plain(twin.get(key, ""))
+            if key in twin and before != after and max(len(before), len(after)) > _LONG:
+                _show_diff(console, f"{call['name']}.{key}", before, after)
+
+
+def _show_diff(console: Console, name: str, before: str, after: str) -> None:
+    console.rule(Text(f"diff of {name}, agent to teachers"), style="dim")
+    for line in unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2):
+        if not line.startswith(("---", "+++")):
+            style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+            console.print(Text(_cut(line, _ROW), style=style))
+
+
+def _side(action: Facts, other: Facts | None, colour: str, *, follow: bool = False) -> Group:
+    """Return one column; ``follow`` puts its arguments in the other side's order."""
+    parts: list[Any] = []
+    calls: Sequence[Facts] = action["tool_calls"]
+    if action["text"]:
+        # Text beside calls is not part of a pair.
+        parts.append(Text(_cut(action["text"], _CUT), style="dim" if calls else ""))
+    for number, call in enumerate(calls):
+        parts.append(Text(call["name"], style="bold"))
+        twin = _twin(other, number, call["name"])
+        keys = list(call["arguments"])
+        if follow:
+            keys = [*(k for k in twin if k in keys), *(k for k in keys if k not in twin)]
+        for key in keys:
+            text = _plain(call["arguments"][key])
+            against = _plain(twin[key]) if key in twin else None
+            shown = Text.assemble((f"{key}: ", "dim"), _marked(text, against, colour))
+            parts.append(Padding(shown, (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def _twin(other: Facts | None, number: int, name: str) -> Facts:
+    """Return the arguments of the other side's call of the same tool, by position."""
+    calls = other["tool_calls"][number : number + 1] if other else []
+    return next((call["arguments"] for call in calls if call["name"] == name), {})
+
+
+def _marked(text: str, against: str | None, colour: str) -> Text:
+    """Return a value with the parts that the other side lacks in colour."""
+    if against is None or len(text) > _CUT or len(against) > _CUT:
+        return Text(_cut(text, _CUT), style=colour if against is None else "")
+    out = Text()
+    for op, start, end, _, _ in SequenceMatcher(None, text, against, autojunk=False).get_opcodes():
+        out.append(text[start:end], style="" if op == "equal" else f"bold {colour}")
+    return out
+
+
+def _show_replies(console: Console, teachers: Sequence[Facts]) -> None:
+    console.rule("every reply", style="dim")
+    if not teachers:
+        console.print(Text("no teacher was asked", style="dim"))
+        return
+    table = Table(expand=True, padding=(0, 1), show_lines=True)
+    table.add_column("teacher", ratio=3, overflow="fold")
+    table.add_column("says", ratio=6, overflow="fold")
+    table.add_column("group", justify="right", no_wrap=True)
+    table.add_column("to agent", ratio=3, overflow="fold")
+    table.add_column("to winner", ratio=3, overflow="fold")
+    for entry in teachers:
+        author = Text(entry["teacher"], style="bold" if entry.get("wins") else "")
+        marks = "".join(f", {name}" for name in ("control", "simulated") if entry[name])
+        author.append(f"\n{entry['family']}{marks}\n${entry['cost_usd']}", style="dim")
+        if not entry["usable"]:
+            table.add_row(author, Text(f"{entry['status']}: {entry['detail']}", style="red"))
+            continue
+        group = str(entry["cluster"]) if entry["votes"] else "control" if entry["control"] else "-"
+        group += "*" if entry["spokesman"] else ""
+        levels = [_level(entry[key]) for key in ("level_to_agent", "level_to_winner")]
+        table.add_row(author, Text(_lines(entry["action"])), group, *levels)
+    console.print(table)
+    legend = "group: cluster of families that agree, 1 the largest; * speaks for the winners;"
+    console.print(Text(f"{legend} - another of its family votes", style="dim"))
+
+
+def _level(found: Mapping[str, str] | None) -> Text:
+    if found is None:
+        return Text("no winner", style="dim")
+    return Text(found["level"]) + Text(f"\n{found['why']}", style="dim")
+
+
+def _lines(action: Facts) -> str:
+    shown = [
+        f"{call['name']} {_cut(_plain(call['arguments']), _ROW)}" for call in action["tool_calls"]
+    ]
+    return "\n".join(shown) or _cut(action["text"], _ROW)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} ... ({len(text):,} characters)"

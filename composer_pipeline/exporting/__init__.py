@@ -1,1 +1,1 @@
-"""Export."""
+"""The dataset and whole sessions as files of other tools."""

@@ -1,5 +1,1 @@
-"""Stage 3: replies to preference pairs and hints.
-
-Wings: ``actions`` (when are two the same), ``agreement`` (votes), ``pairs``, ``hints``, ``export``,
-``quality``. Importing one loads no other.
-"""
+"""Preferences: comparing actions, votes, pairs, hints and the quality of the data."""

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from composer_pipeline.cli import common
-from composer_pipeline.cli.preferences_views import show_pair
+from composer_pipeline.cli.preferences import show_pair
 from composer_pipeline.cli.teachers import plan_tables
 from composer_pipeline.teachers.plan import ReplayPlan, TeacherPlan
 

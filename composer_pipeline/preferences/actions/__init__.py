@@ -1,4 +1,1 @@
-"""When are two actions the same? Canonical forms, levels of equality, knowledge of files.
-
-Does not belong here: votes over several actions (``preferences.agreement``).
-"""
+"""When two actions are the same."""

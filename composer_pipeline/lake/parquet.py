@@ -183,22 +183,18 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def plain_table(schema: pa.Schema) -> pa.Table:
+    """Return an empty table with storage types in place of extension types, as DuckDB needs."""
+    # ``Schema.empty_table`` loads pandas, and refuses ``list<arrow.json>``.
+    plain = pa.list_(pa.string())
+    kinds = [plain if kind == pa.list_(pa.json_()) else kind for kind in schema.types]
+    return pa.Table.from_arrays([column([], kind) for kind in kinds], names=schema.names)
+
+
 def empty_table(schema: pa.Schema) -> pa.Table:
-    """``Schema.empty_table`` for schemas with ``list<arrow.json>``, which pyarrow refuses."""
-    columns = []
-    for field in schema:
-        plain = pa.list_(pa.string()) if field.type == pa.list_(pa.json_()) else field.type
-        columns.append(column([], plain).cast(field.type))
+    """Return an empty table with a schema."""
+    columns = [c.cast(kind) for c, kind in zip(plain_table(schema), schema.types, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def plain_table(table: pa.Table) -> pa.Table:
-    """Storage types in place of extension types, which DuckDB cannot register empty."""
-    fields = [
-        pa.field(f.name, pa.list_(pa.string()) if f.type == pa.list_(pa.json_()) else f.type)
-        for f in table.schema
-    ]
-    return pa.schema(fields).empty_table()
 
 
 #: Content-defined chunking, equal to ``datasets.config.DEFAULT_CDC_OPTIONS``.

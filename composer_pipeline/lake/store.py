@@ -420,7 +420,9 @@ class Lake:
         """
         # Listed once: another process may write a table's first partition meanwhile.
         files = {name: self._files_of(name) for name in TABLES}
-        empty = {name: plain_table(self.read(name)) for name, paths in files.items() if not paths}
+        empty = {
+            name: plain_table(self.read(name).schema) for name, paths in files.items() if not paths
+        }
         return connect(self.fs if not self.local else None, files, empty)
 
     def _files_of(self, table: str) -> list[str]:

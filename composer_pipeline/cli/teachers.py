@@ -217,11 +217,11 @@ def budget_set(
         amount: the ceiling in USD, or none.
     """
     from composer_pipeline.teachers.ledger import operations
-    from composer_pipeline.teachers.ledger.ledger import check_scope, open_ledger
+    from composer_pipeline.teachers.ledger.ledger import Ledger, check_scope
 
     name = check_scope(scope)
     ceiling = None if amount == "none" else usd(amount, f"the ceiling of {name}")
-    with open_ledger(ledger_of(lake, ledger)) as opened:
+    with Ledger(ledger_of(lake, ledger)) as opened:
         opened.do(operations.set_ceiling(name, ceiling))
     show({"scope": name, "ceiling_usd": ceiling}, as_json, "budget set")
 
@@ -234,11 +234,11 @@ def budget_rebuild(
 
     Ceilings, and calls whose outcome was not known, are not in the lake: set the ceilings anew.
     """
-    from composer_pipeline.teachers.ledger.ledger import ledger_target, open_ledger
+    from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
     from composer_pipeline.teachers.replies import rebuild
 
     opened_lake = open_lake(lake)
-    with open_ledger(ledger_target(opened_lake, ledger)) as opened:
+    with Ledger(ledger_target(opened_lake, ledger)) as opened:
         show(rebuild(opened_lake, opened), as_json, "budget rebuild")
 
 

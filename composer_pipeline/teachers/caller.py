@@ -35,15 +35,15 @@ from composer_pipeline.teachers.teachers import Teacher
 if TYPE_CHECKING:
     from composer_pipeline.states.state import TraceState
 
-#: Worst cases left free for recoveries: always one, which is enough to recover one after
-#: the other; so many where that is at most this share of the ceiling.
+#: Worst cases left free for recoveries: at least one, which is enough to recover one after
+#: the other; HEADROOM_CALLS where that is at most 1 / HEADROOM_SHARE of the ceiling.
 HEADROOM_CALLS, HEADROOM_SHARE = 4, 8
-#: The share once the ceiling has refused a call: then only the calls under way count, no
+#: HEADROOM_SHARE once the ceiling has refused a call: then only the calls under way count, no
 #: longer the most expensive one so far, so that smaller ones use what is left.
 TIGHT_SHARE = 16
 #: Returned for a call that the budget refuses for now.
 _LATER = "later"
-#: A wait for money or for somebody else's call: at least, at most, in seconds.
+#: The shortest and longest wait for money or for another process's call, in seconds.
 _POLL_S, _LONGEST_POLL_S = 0.05, 0.5
 #: How often a waiting call looks whether the process it waits for has died, in seconds.
 _ADOPT_EVERY_S = 1.0

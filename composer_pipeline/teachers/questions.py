@@ -56,7 +56,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def too_long(teacher: Teacher, size: int) -> str:
-    """Return why a body of so many bytes is not sent to a teacher; empty where it may be."""
+    """Return why a body of ``size`` bytes is not sent to a teacher; empty where it may be."""
     tokens = size // BYTES_PER_TOKEN + teacher.max_tokens
     if tokens <= teacher.context_length:
         return ""
@@ -244,8 +244,8 @@ def sessions_of_first(
     projects = [name for name in pc.unique(rows["project"]).to_pylist() if admits(name)]
     kept = pc.is_in(rows["project"], value_set=column(projects, pa.string()))
     if sessions is not None:
-        mine = column(list(sessions), pa.string())
-        kept = pc.and_(kept, pc.is_in(rows["session_id"], value_set=mine))
+        wanted = column(list(sessions), pa.string())
+        kept = pc.and_(kept, pc.is_in(rows["session_id"], value_set=wanted))
     if only_on_active_path:
         kept = pc.and_(kept, rows["on_active_path"])
     rows = rows.filter(kept)

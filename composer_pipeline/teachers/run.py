@@ -183,9 +183,10 @@ def replay(
             # A day that is done is not written twice, unless the bill made its costs exact.
             write([day for day in questions.selected_days if run.sweep or day not in figures])
             report = run.report(figures)
-            whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
-            fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
-            records.write(figures, run.asked, run.caller.settled, report.why(), tried=fair)
+            failure = run.failure(report)
+            cut_short = failure or report.exhausted_scope
+            tried = {n for n, lane in run.lanes.items() if not (cut_short or lane.unreachable)}
+            records.write(figures, run.asked, run.caller.settled, report.why(), tried=tried)
     finally:
         if opened is not ledger:
             opened.close()

@@ -19,7 +19,7 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.states.load import load_states
-from composer_pipeline.teachers.ledger.ledger import open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
@@ -224,7 +224,7 @@ def test_a_provider_that_is_away(told: Told, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_ledger_of_a_newer_version(told: Told, settings: Settings, told_server: str) -> None:
     file = Path(settings.lake) / "ledger.db"
-    open_ledger(file).close()
+    Ledger(file).close()
     with closing(sqlite3.connect(file)) as con, con:
         con.execute("UPDATE meta SET value = '99' WHERE name = 'version'")
     said = told(CAREFUL)
@@ -237,7 +237,7 @@ def test_a_locked_ledger(
     told: Told, settings: Settings, told_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = Path(settings.lake) / "ledger.db"
-    open_ledger(file).close()
+    Ledger(file).close()
     store = sys.modules["composer_pipeline.teachers.ledger.sqlite"]
     monkeypatch.setattr(store, "BUSY_S", 0.1)
     with closing(sqlite3.connect(file, isolation_level=None)) as con:

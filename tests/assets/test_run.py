@@ -18,7 +18,7 @@ from assets.schedules import nightly_harvest, nightly_pairs, nightly_replay, ran
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.ledger import operations
-from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target, open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
 from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.archive import session_days
 from examples.demo.profile import demo_settings, loopback
@@ -262,7 +262,7 @@ def test_a_ceiling_ends_the_run_as_an_outcome_and_keeps_what_was_bought(
     settings: Settings, instance: dg.DagsterInstance, tmp_path: Path, replayed: dict[str, Any]
 ) -> None:
     poor = settings.model_copy(update={"lake": str(tmp_path / "lake"), "max_usd": "1"})
-    with open_ledger(ledger_target(Lake(poor.lake))) as ledger:
+    with Ledger(ledger_target(Lake(poor.lake))) as ledger:
         ledger.do(operations.set_ceiling("global", Decimal("0.02")))  # refuses before the run's own
     defs = build_defs(poor)
     first, last = day_ranges(replayed["days"])[0]

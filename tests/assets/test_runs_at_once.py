@@ -16,7 +16,7 @@ from assets.schedules import range_tags
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.states.load import load_states
-from composer_pipeline.teachers.ledger.ledger import open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from examples.demo.profile import demo_settings
@@ -108,7 +108,7 @@ def test_runs_at_once_buy_everything_once(
     assert "OperationalError" not in said
     rows = lake.rows("replies")
     assert bills == len(rows) == 6 * len(DAYS) * len(NAMES)
-    with open_ledger(ledger) as books:
+    with Ledger(ledger) as books:
         status = books.status()["global"]
     assert (status.spent, status.held) == (billed, 0)
     assert sum(Decimal(row["cost_picodollars"]) for row in rows) == billed

@@ -48,7 +48,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, to_pico, to_usd
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.ledger import operations
-from composer_pipeline.teachers.ledger.ledger import Ledger, open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.sweep import sweep
 from composer_pipeline.teachers.ledger.values import SweepMismatch
 from composer_pipeline.teachers.questions import Questions
@@ -149,7 +149,7 @@ class Stage:
         """Bind the global scope, the dearest teacher and (through max_usd) the run."""
         usd = None if pico is None else Decimal(to_usd(pico))
         today = datetime.now(UTC).strftime("%Y-%m-%d")
-        with open_ledger(self.target) as ledger:
+        with Ledger(self.target) as ledger:
             ledger.do(operations.set_ceiling("global", usd))
             ledger.do(
                 operations.set_ceiling("teacher:steady", None if usd is None else usd * 6 / 10)
@@ -329,7 +329,7 @@ class Stage:
         """At a ceiling that binds: exact after a sweep, and what was paid is in the lake."""
         if step not in (1, 3):
             return
-        with open_ledger(self.target) as ledger:
+        with Ledger(self.target) as ledger:
             self.sweep(ledger)
             self.alone()
             self.sweep(ledger)
@@ -355,7 +355,7 @@ class Stage:
     def finish(self) -> None:
         """Sweep, lift the ceilings, let one process finish, and compare everything."""
         figures = self.figures
-        with open_ledger(self.target) as ledger:
+        with Ledger(self.target) as ledger:
             figures.unknown_before, _ = self.sweep(ledger)
             self.set_ceilings(None)
             figures.complete = self.alone()
@@ -394,7 +394,7 @@ def run_round(plan: Round) -> Figures:
             stage = Stage(plan, folder, target)
             with stage.server, stage.fleet:
                 stage.prepare()
-                watched = open_ledger(target)
+                watched = Ledger(target)
                 watch = Watch(watched, stage.truth)
                 watch.start()
                 try:

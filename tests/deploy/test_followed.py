@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.teachers.ledger.ledger import open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.samples import answers, sample_sessions_dir
@@ -224,7 +224,7 @@ def test_two_runs_at_once_and_a_killed_worker(
         finally:
             held = False
             deployment.stop()
-        with open_ledger(ledger) as books:
+        with Ledger(ledger) as books:
             status = books.status()["global"]
         rows = lake.rows("replies", days=days[:2])
         assert {row["day"] for row in rows} == set(days[:2])

@@ -18,7 +18,7 @@ from dagster._daemon.types import DaemonHeartbeat
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.ledger import operations
-from composer_pipeline.teachers.ledger.ledger import ledger_target, open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
 from examples.demo import one_server
 from examples.demo.one_server import claim
 from examples.demo.process_group import SIGNALS
@@ -133,7 +133,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     for day in ("2026-11-01", "2026-11-03"):
         lake.write("states", [], day=day)
-    with open_ledger(ledger_target(lake)) as ledger:
+    with Ledger(ledger_target(lake)) as ledger:
         ledger.do(operations.set_ceiling("global", Decimal("2.5")))
     lines = start_lines(to_env(demo_settings(lake=lake.root, max_usd="0.5")))
     assert [line.split()[0] for line in lines] == ["lake", "teachers", "ledger", "ceiling", "Hub"]

@@ -21,7 +21,7 @@ from composer_pipeline.maintenance.verify import verify
 from composer_pipeline.money import Pico
 from composer_pipeline.normalization.stage import write_columns
 from composer_pipeline.teachers.ledger import operations
-from composer_pipeline.teachers.ledger.ledger import open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.values import Call
 from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.fixtures.sessions import Script
@@ -74,7 +74,7 @@ def traces_of(lake: Lake, session: str) -> list[bytes]:
 
 
 def spent(lake: Lake) -> list[Any]:
-    with open_ledger(books(lake)) as ledger:
+    with Ledger(books(lake)) as ledger:
         assert ledger.sums_that_differ() == []
         return [(name, held.spent, held.unknown) for name, held in ledger.status().items()]
 
@@ -250,7 +250,7 @@ def test_a_piece_that_no_manifest_names_goes_too(written: Lake) -> None:
 
 
 def test_calls_in_flight_stop_it_before_it_begins(lake: Lake, victim: str) -> None:
-    with open_ledger(books(lake)) as ledger:
+    with Ledger(books(lake)) as ledger:
         call = Call("s", "careful", victim, DAY, {})
         ledger.do(operations.reserve("k", Pico(9), ["global"], call))
         with pytest.raises(InputError, match="calls about them in flight"):

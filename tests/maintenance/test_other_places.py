@@ -13,7 +13,7 @@ from composer_pipeline.maintenance.status import status
 from composer_pipeline.maintenance.verify import verify
 from composer_pipeline.money import Pico
 from composer_pipeline.teachers.ledger import operations
-from composer_pipeline.teachers.ledger.ledger import open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.values import Bill, Call, Reply
 from tests.fixtures.sessions import Script
 from tests.lake.conftest import s3  # noqa: F401  a fixture
@@ -59,7 +59,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_books_forget_bytes_and_keep_amounts(target: str) -> None:
-    with open_ledger(target) as ledger:
+    with Ledger(target) as ledger:
         for key, session in (("k1", "s1"), ("k2", "s2"), ("shared", "s1")):
             call = Call(f"state-{key}", "careful", session, "2026-11-16", {})
             sent = ledger.do(operations.reserve(key, Pico(9), ["global"], call))

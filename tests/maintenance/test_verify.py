@@ -11,7 +11,7 @@ import zstandard
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.forget import redact_again
 from composer_pipeline.maintenance.verify import verify
-from composer_pipeline.teachers.ledger.ledger import open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from tests.fixtures.whole_lake import DAY
 
 
@@ -117,7 +117,7 @@ def test_new_rules_reach_traces_and_replies(
     ledger = Path(lake.root) / "ledger.db"
     if books_are == "without a reply":
         Path(ledger).unlink()
-        with open_ledger(ledger):
+        with Ledger(ledger):
             pass
     elif books_are == "gone":
         ledger.unlink()

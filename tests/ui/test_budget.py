@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.teachers.ledger import operations
-from composer_pipeline.teachers.ledger.ledger import ledger_target, open_ledger
+from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.samples import answers, sample_sessions_dir
@@ -50,7 +50,7 @@ def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
 
 
 def _spent(lake: Lake) -> tuple[int, int, int]:
-    with open_ledger(ledger_target(lake)) as ledger:
+    with Ledger(ledger_target(lake)) as ledger:
         status = ledger.status()["global"]
     return status.spent, status.reserved, status.unknown
 
@@ -65,7 +65,7 @@ def test_two_backfills_stop_at_one_ceiling(
     ingest(lake, [sample_sessions_dir()])
     days = lake.days("states")
     ceiling = Decimal("0.06")
-    with open_ledger(ledger_target(lake)) as ledger:
+    with Ledger(ledger_target(lake)) as ledger:
         ledger.do(operations.set_ceiling("global", ceiling))
     teachers = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
     teachers["limits"]["read_timeout_s"] = 3000
@@ -102,7 +102,7 @@ def test_two_backfills_stop_at_one_ceiling(
     page.goto(f"{dagster.url}/runs/{runs[0]['runId']}")
     expect(page.get_by_text("Ceiling reached in global").first).to_be_visible()
 
-    with open_ledger(ledger_target(lake)) as ledger:
+    with Ledger(ledger_target(lake)) as ledger:
         ledger.do(operations.set_ceiling("global", Decimal(5)))
     bought = len(server.bills)
     _backfill(dagster, page, days[0], days[3])

@@ -36,11 +36,10 @@ class Commits:
     ``reserve`` gives back what it was granted, since nobody will send it.
     """
 
-    def __init__(self, ledger: Ledger, *, queue: int = QUEUE) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         #: How many transactions were written.
         self.commits = 0
-        self._places = queue
         self._queue: deque[_Entry] = deque()
         self._ready = threading.Condition()
         self._closing = False
@@ -71,7 +70,7 @@ class Commits:
 
     async def do(self, operation: Operation[T]) -> T:
         """Run an operation, durable on return; raise what :meth:`Ledger.do` raises."""
-        while operation.admits and self._pending >= self._places:
+        while operation.admits and self._pending >= QUEUE:
             await self._room.wait()
         future = self._submit(operation)
         try:

@@ -379,8 +379,8 @@ def _open_store(target: str | os.PathLike[str]) -> Store:
 
 
 def _delete(session: Session, name: str, sessions: list[str]) -> int:
-    (mine,) = session.fetch(("SELECT DISTINCT key FROM call WHERE session_id IN :many", [sessions]))
-    keys = [key for (key,) in mine]
+    sql = "SELECT DISTINCT key FROM call WHERE session_id IN :many"
+    keys = [key for (key,) in session.fetch((sql, [sessions]))[0]]
     in_flight, shared = session.fetch(
         ("SELECT key FROM attempt WHERE state = 'sent' AND key IN :many", [keys]),
         ("SELECT key, session_id FROM call WHERE key IN :many", [keys]),
@@ -389,7 +389,7 @@ def _delete(session: Session, name: str, sessions: list[str]) -> int:
         raise InputError(f"ledger {name}: a replay has calls about them in flight; let it end")
     others = {key for key, session_id in shared if session_id not in set(sessions)}
     gone = [(key,) for key in keys if key not in others]
-    (there,) = session.fetch(("SELECT key FROM reply WHERE key IN :many", [[k for (k,) in gone]]))
+    (replies,) = session.fetch(("SELECT key FROM reply WHERE key IN :many", [[k for (k,) in gone]]))
     writes = [
         ("DELETE FROM call WHERE session_id = ?", [(name,) for name in sessions]),
         ("DELETE FROM reply WHERE key = ?", gone),
@@ -405,12 +405,7 @@ def _delete(session: Session, name: str, sessions: list[str]) -> int:
         ),
     ]
     session.write([write for write in writes if write[1]])
-    return len(there)
-
-
-def open_ledger(target: str | os.PathLike[str]) -> Ledger:
-    """Open or create the ledger at a path or a ``postgresql://`` URL."""
-    return Ledger(target)
+    return len(replies)
 
 
 def existing_ledger(target: str | os.PathLike[str]) -> Ledger | None:

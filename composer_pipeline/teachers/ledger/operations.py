@@ -458,7 +458,7 @@ def _store(
 def _settle_source(tx: Transaction, hit: Attempt, paid: CacheHit) -> Pico | None:
     """Settle the attempt that bought what a cache hit returned; return what it cost.
 
-    The provider's cache goes by the exact bytes, so only an attempt with the digest of the hit
+    The provider's cache is keyed by the exact bytes, so only an attempt with the digest of the hit
     can have bought it. One with another digest (another price cap) that has the source's name
     tells what the source cost and settles nothing: its own name settles that one.
     """
@@ -495,9 +495,9 @@ def _may_have_bought(tx: Transaction, hit: Attempt, candidates: list[Attempt]) -
     own: a response cache belongs to the key.
     """
     runs = {scope for scope in hit.scopes if scope.startswith("run:")}
-    mine = [attempt for attempt in candidates if runs.intersection(attempt.scopes)]
-    if mine or not candidates:
-        return mine
+    own = [attempt for attempt in candidates if runs.intersection(attempt.scopes)]
+    if own or not candidates:
+        return own
     for run in sorted(runs):
         (own_keys,) = tx.session.fetch(("SELECT key_hash FROM run_key WHERE run = ?", [run]))
         if own_keys:

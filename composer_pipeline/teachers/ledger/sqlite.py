@@ -109,10 +109,10 @@ class SqliteStore:
     def _still_there(self) -> None:
         """Raise StorageError if the file was deleted or replaced: writes would be lost."""
         try:
-            there = self.path.stat().st_ino == self._inode
+            unchanged = self.path.stat().st_ino == self._inode
         except FileNotFoundError:
-            there = False
-        if not there:
+            unchanged = False
+        if not unchanged:
             raise StorageError(
                 f"ledger {self.name} was deleted or replaced while it was open; put it back, or"
                 " run composer-pipeline budget rebuild"

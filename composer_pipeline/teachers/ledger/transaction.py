@@ -1,6 +1,6 @@
 """One transaction of the ledger: its rows, each loaded once, and the changes to write.
 
-A transaction holds the ledger's one write lock, so many operations in one are as exact as one
+A transaction holds the ledger's one write lock, so many operations in it are as exact as one
 transaction for each. Which processes own attempts, and whether they still run, is known here too.
 """
 
@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from composer_pipeline.money import Pico
 from composer_pipeline.teachers.ledger.values import (
@@ -88,29 +90,17 @@ def _start_time(pid: int) -> str:
     return "running"
 
 
-class Operation(Generic[T]):
+class Operation(msgspec.Struct, Generic[T], frozen=True):
     """One change of a ledger, and the rows that it is sure to need."""
 
-    __slots__ = ("admits", "attempt", "ends", "keys", "run", "scopes")
-
-    def __init__(
-        self,
-        run: "Callable[[Transaction], T]",
-        *,
-        attempt: str = "",
-        keys: Sequence[str] = (),
-        scopes: Sequence[str] = (),
-        ends: bool = False,
-        admits: bool = False,
-    ) -> None:
-        self.run = run
-        self.attempt = attempt
-        self.keys = keys
-        self.scopes = scopes
-        #: Whether it may free money or a key for which others wait.
-        self.ends = ends
-        #: Whether it may start a call, which can wait while much is to be written.
-        self.admits = admits
+    run: "Callable[[Transaction], T]"
+    attempt: str = ""
+    keys: Sequence[str] = ()
+    scopes: Sequence[str] = ()
+    #: Whether it may free money or a key for which others wait.
+    ends: bool = False
+    #: Whether it may start a call, which can wait while much is to be written.
+    admits: bool = False
 
 
 class Transaction:

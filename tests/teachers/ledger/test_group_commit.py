@@ -12,6 +12,7 @@ import pytest
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import Pico
+from composer_pipeline.teachers.ledger import group_commit
 from composer_pipeline.teachers.ledger import operations as rules
 from composer_pipeline.teachers.ledger.group_commit import Commits
 from composer_pipeline.teachers.ledger.ledger import Ledger
@@ -162,9 +163,13 @@ def test_leaving_writes_what_was_queued(ledger: Ledger) -> None:
     assert sums(ledger) == (2, 0, 0)
 
 
-def test_admissions_wait_for_a_place_but_settlements_do_not(ledger: Ledger) -> None:
+def test_admissions_wait_for_a_place_but_settlements_do_not(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "QUEUE", 1)
+
     async def main() -> None:
-        async with Commits(ledger, queue=1) as commits:
+        async with Commits(ledger) as commits:
             first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL))
             more = [
                 asyncio.create_task(commits.do(rules.reserve(f"k{n}", Pico(4), SCOPES, CALL)))

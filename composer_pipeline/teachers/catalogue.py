@@ -30,11 +30,6 @@ FOLDER = "catalogue"
 #: Limits of one request for the catalogue, in seconds: of silence, and in all.
 SILENCE_S, TOTAL_S = 10.0, 30.0
 _DATED = re.compile(r"(?:19|20)\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?!\d)|-\d{4}(?!\d)")
-#: Price keys, as the catalogue calls them.
-_KEYS = (
-    "prompt", "completion", "request", "internal_reasoning",
-    "input_cache_read", "input_cache_write", "input_cache_write_1h",
-)  # fmt: skip
 
 
 class Prices(msgspec.Struct, frozen=True):
@@ -88,15 +83,17 @@ class Pricing(msgspec.Struct, frozen=True):
         found = self.base
         for override in self.overrides:
             if not override.windowed and prompt_tokens > override.min_prompt_tokens:
-                new = {k: p for k in _KEYS if (p := getattr(override.prices, k)) is not None}
-                found = msgspec.structs.replace(found, **new)
+                given = msgspec.structs.asdict(override.prices)
+                found = msgspec.structs.replace(
+                    found, **{key: price for key, price in given.items() if price is not None}
+                )
         return found
 
     def worst(self, context_length: int) -> Prices:
         """Return the highest price of each key for any prompt below ``context_length``."""
         reachable = [o.prices for o in self.overrides if o.min_prompt_tokens < context_length]
         every = [self.base, *reachable]
-        listed = {key: [getattr(prices, key) for prices in every] for key in _KEYS}
+        listed = {key: [getattr(p, key) for p in every] for key in Prices.__struct_fields__}
         return Prices(
             **{k: max((p for p in v if p is not None), default=None) for k, v in listed.items()}
         )
@@ -113,17 +110,17 @@ class Pricing(msgspec.Struct, frozen=True):
         return max(worst.of("completion"), worst.of("internal_reasoning"))
 
 
-class EndpointRecord(msgspec.Struct, frozen=True):
-    """One provider's endpoint of a model."""
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as it is offered: by one provider's endpoint, or in the catalogue as a whole."""
 
-    provider: str
+    provider: str = ""
     pricing: Pricing
     context_length: int | None = None
     max_completion_tokens: int | None = None
     supports_implicit_caching: bool | None = None
 
 
-class ModelRecord(msgspec.Struct, frozen=True):
+class ModelRecord(Offer, frozen=True, kw_only=True):
     """One model of the catalogue.
 
     ``canonical_slug`` is the dated name that provenance records. ``alias_target`` is what an
@@ -133,23 +130,22 @@ class ModelRecord(msgspec.Struct, frozen=True):
 
     id: str
     canonical_slug: str
-    pricing: Pricing
     alias_target: str | None = None
-    context_length: int | None = None
-    max_completion_tokens: int | None = None
     supported_parameters: tuple[str, ...] = ()
     expiration_date: date | None = None
     reasoning: dict[str, Any] | None = None
     is_distillable: bool | None = None
-    supports_implicit_caching: bool | None = None
-    endpoints: tuple[EndpointRecord, ...] = ()
+    endpoints: tuple[Offer, ...] = ()
+
+    def known(self, field: str) -> list[Any]:
+        """Return what the catalogue and the endpoints say of a field of :class:`Offer`."""
+        values = [getattr(offer, field) for offer in (self, *self.endpoints)]
+        return [value for value in values if value is not None]
 
     @property
     def caches_implicitly(self) -> bool | None:
-        """Whether some endpoint caches prompts by itself; ``None`` if none says so or not."""
-        every = [self.supports_implicit_caching]
-        every += [endpoint.supports_implicit_caching for endpoint in self.endpoints]
-        known = [one for one in every if one is not None]
+        """Whether some endpoint caches prompts by itself; ``None`` if it is unknown."""
+        known = self.known("supports_implicit_caching")
         return any(known) if known else None
 
     def offered(self, caps: tuple[Decimal, Decimal]) -> Pricing:
@@ -159,193 +155,19 @@ class ModelRecord(msgspec.Struct, frozen=True):
         for (prompt, completion).
         """
         within = [
-            endpoint.pricing
-            for endpoint in self.endpoints
-            if endpoint.pricing.base.of("prompt") <= caps[0]
-            and endpoint.pricing.base.of("completion") <= caps[1]
+            offer.pricing
+            for offer in self.endpoints
+            if offer.pricing.base.of("prompt") <= caps[0]
+            and offer.pricing.base.of("completion") <= caps[1]
         ]
         return min(within, key=lambda p: p.base.of("prompt"), default=self.pricing)
-
-
-def read_model(row: Any) -> ModelRecord | None:
-    """Read one entry of ``/models``; ``None`` if it names no model."""
-    if not isinstance(row, dict) or not isinstance(row.get("id"), str):
-        return None
-    reasoning, parameters = row.get("reasoning"), row.get("supported_parameters")
-    return ModelRecord(
-        id=row["id"],
-        canonical_slug=str(row.get("canonical_slug") or row["id"]),
-        pricing=_pricing(row.get("pricing")),
-        alias_target=str(row["alias_target"]) if row.get("alias_target") else None,
-        context_length=integer(row.get("context_length")),
-        max_completion_tokens=integer(row.get("max_completion_tokens"))
-        or integer(mapping_at(row, "top_provider").get("max_completion_tokens")),
-        supported_parameters=tuple(map(str, parameters if isinstance(parameters, list) else ())),
-        expiration_date=_date(row.get("expiration_date")),
-        reasoning=reasoning if isinstance(reasoning, dict) else None,
-        supports_implicit_caching=flag(row.get("supports_implicit_caching")),
-    )
-
-
-def read_endpoint(row: Any) -> EndpointRecord | None:
-    """Read one entry of ``/models/{slug}/endpoints``; ``None`` if it is no object."""
-    if not isinstance(row, dict):
-        return None
-    return EndpointRecord(
-        provider=str(row.get("provider_name") or row.get("name") or "unnamed"),
-        pricing=_pricing(row.get("pricing")),
-        context_length=integer(row.get("context_length")),
-        max_completion_tokens=integer(row.get("max_completion_tokens")),
-        supports_implicit_caching=flag(row.get("supports_implicit_caching")),
-    )
-
-
-def _pricing(value: Any) -> Pricing:
-    if not isinstance(value, dict):
-        return Pricing(Prices())
-    overrides = []
-    listed = value.get("overrides")
-    for row in listed if isinstance(listed, list) else []:
-        if isinstance(row, dict):
-            nested = row.get("pricing")
-            prices: dict[str, Any] = nested if isinstance(nested, dict) else row
-            windowed = any(row.get(k) for k in ("utc_start", "utc_end", "utc_days"))
-            least = integer(row.get("min_prompt_tokens")) or 0
-            overrides.append(Override(_prices(prices), least, windowed))
-    return Pricing(_prices(value), tuple(overrides))
-
-
-def _prices(value: Mapping[str, Any]) -> Prices:
-    return Prices(**{key: _price(value.get(key)) for key in _KEYS})
-
-
-def _price(value: Any) -> Decimal | None:
-    """Return USD per token; ``None`` for what is no price (-1 means "varies")."""
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        return None
-    try:
-        price = Decimal(value)
-    except ArithmeticError:
-        return None
-    return price if price.is_finite() and price >= 0 else None
-
-
-def _date(value: Any) -> date | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        return datetime.fromisoformat(value.replace("Z", "+00:00")).date()
-    except ValueError:
-        return None
 
 
 class CatalogueError(ComposerError):
     """A teacher that the catalogue rules out; names the teacher and the field."""
 
-    def __init__(self, teacher: str, field: str, sentence: str) -> None:
-        super().__init__(f"teacher {teacher}: {field}: {sentence}")
-
-
-def is_dated(slug: str) -> bool:
-    """Return True if a slug names one release, by a date (``-20261101``, ``-0905``)."""
-    return bool(_DATED.search(slug))
-
-
-def per_million(price: Decimal) -> str:
-    """Return a price per token as USD per million tokens, for people."""
-    text = f"{price * MILLION:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def check_prices(teacher: Teacher, record: ModelRecord) -> None:
-    """Refuse what the reservation would not bound: a missing price, or one above its cap.
-
-    Raises:
-        CatalogueError: names the field.
-    """
-    cap = {
-        "prompt": teacher.max_price.prompt / MILLION,
-        "completion": teacher.max_price.completion / MILLION,
-    }
-    # What the reservation takes a prompt token to cost at most.
-    bound = {**cap, "prompt": cap["prompt"] * CACHE_WRITE[teacher.cache_control]}
-    offers = [(e.provider, e.pricing) for e in record.endpoints] or [("", record.pricing)]
-    for pricing in (record.pricing, *(e.pricing for e in record.endpoints)):
-        for key in ("prompt", "completion"):
-            if getattr(pricing.base, key) is None:
-                raise CatalogueError(
-                    teacher.name, f"pricing.{key}",
-                    f"the catalogue has no such price for {record.id}",
-                )  # fmt: skip
-    admitted = [
-        (provider, pricing)
-        for provider, pricing in offers
-        if all(pricing.base.of(key) <= limit for key, limit in cap.items())
-    ]
-    if not admitted:
-        for key, limit in cap.items():
-            lowest = min(pricing.base.of(key) for _, pricing in offers)
-            if lowest > limit:
-                _above(teacher, key, f"the {key} price of {record.id}", lowest, limit)
-        raise CatalogueError(
-            teacher.name, "max_price", f"no endpoint of {record.id} is within both caps"
-        )
-    for provider, pricing in admitted:
-        where = f"{record.id} at {provider}" if provider else record.id
-        _check_worst(teacher, where, pricing, bound)
-
-
-def _check_worst(
-    teacher: Teacher, where: str, pricing: Pricing, bound: Mapping[str, Decimal]
-) -> None:
-    """Refuse an endpoint whose worst price is above what the reservation takes it to be."""
-    worst = {
-        "prompt": pricing.worst_prompt(teacher.context_length, hour=teacher.cache_control == "1h"),
-        "completion": pricing.worst_completion(teacher.context_length),
-    }
-    for key, price in worst.items():
-        if price > bound[key]:
-            kind = "cache write and long context" if key == "prompt" else "reasoning"
-            what = f"the worst {key} price of {where} ({kind})"
-            _above(teacher, key, what, price, bound[key])
-    if pricing.worst(teacher.context_length).of("request"):
-        raise CatalogueError(
-            teacher.name, "pricing.request",
-            f"{where} charges {pricing.base.of('request')} USD a request, which the"
-            " reservation does not hold",
-        )  # fmt: skip
-
-
-def _above(teacher: Teacher, key: str, what: str, price: Decimal, cap: Decimal) -> None:
-    raise CatalogueError(
-        teacher.name, f"max_price.{key}",
-        f"{what} is {per_million(price)} USD per million tokens, above the cap of"
-        f" {per_million(cap)}",
-    )  # fmt: skip
-
-
-def warnings_of(teacher: Teacher, record: ModelRecord) -> list[str]:
-    """Return what is worth a look but does not stop a teacher."""
-    found = []
-    offered = [record.context_length, *(e.context_length for e in record.endpoints)]
-    longest = max((n for n in offered if n is not None), default=None)
-    if longest is not None and longest < teacher.context_length:
-        found.append(
-            f"teacher {teacher.name}: context_length {teacher.context_length} is more than the"
-            f" {longest} of {record.id}"
-        )
-    tops = [record.max_completion_tokens, *(e.max_completion_tokens for e in record.endpoints)]
-    top = max((n for n in tops if n is not None), default=None)
-    if top is not None and top < teacher.max_tokens:
-        found.append(
-            f"teacher {teacher.name}: max_tokens {teacher.max_tokens} is more than the {top} of"
-            f" {record.id}"
-        )
-    if record.supported_parameters and "tools" not in record.supported_parameters:
-        found.append(f"teacher {teacher.name}: {record.id} takes no tools")
-    if not is_dated(record.canonical_slug):
-        found.append(f"teacher {teacher.name}: {record.id} has no dated name")
-    return found
+    def __init__(self, teacher: Teacher, field: str, sentence: str) -> None:
+        super().__init__(f"teacher {teacher.name}: {field}: {sentence}")
 
 
 class CatalogueCheck(msgspec.Struct, frozen=True):
@@ -397,34 +219,32 @@ class Catalogue(msgspec.Struct, frozen=True):
             CatalogueError: the model is unknown, an alias of nothing dated, expired, has no
                 price, costs more than a cap, or is not to be trained on.
         """
-        name = teacher.name
         record = self.find(teacher.model)
         if record is None:
-            raise CatalogueError(name, "model", f"{teacher.model} is not in the catalogue")
+            raise CatalogueError(teacher, "model", f"{teacher.model} is not in the catalogue")
         named = self.models.get(teacher.model)
-        alias = named is not None and named.alias_target is not None
-        if alias and not is_dated(record.canonical_slug):
+        if named and named.alias_target is not None and not _DATED.search(record.canonical_slug):
             raise CatalogueError(
-                name, "model", f"{teacher.model} is an alias that names no dated model"
+                teacher, "model", f"{teacher.model} is an alias that names no dated model"
             )
-        now = today or datetime.now(UTC).date()
-        if record.expiration_date is not None and record.expiration_date <= now:
-            raise CatalogueError(
-                name, "model", f"{record.canonical_slug} expired on {record.expiration_date}"
-            )
+        expires = record.expiration_date
+        if expires is not None and expires <= (today or datetime.now(UTC).date()):
+            raise CatalogueError(teacher, "model", f"{record.canonical_slug} expired on {expires}")
         if teacher.provider.enforce_distillable_text and record.is_distillable is False:
             raise CatalogueError(
-                name, "provider.enforce_distillable_text",
+                teacher, "provider.enforce_distillable_text",
                 f"the author of {record.canonical_slug} does not allow training on its outputs;"
                 " set it to false to ask all the same, which is recorded",
             )  # fmt: skip
-        check_prices(teacher, record)
+        _check_prices(teacher, record)
         return record
 
     def check_teachers(self, teachers: Iterable[Teacher]) -> dict[str, CatalogueCheck]:
-        """Return what :meth:`check` says of each teacher; one bad teacher stops only itself."""
+        """Return what :meth:`check` says of each teacher without an endpoint of its own."""
         found: dict[str, CatalogueCheck] = {}
         for teacher in teachers:
+            if teacher.endpoint is not None:
+                continue
             record, stop = self.find(teacher.model), ""
             try:
                 self.check(teacher)
@@ -435,7 +255,7 @@ class Catalogue(msgspec.Struct, frozen=True):
                 record.canonical_slug if record else "",
                 _training_terms(teacher, record),
                 stop,
-                tuple(warnings_of(teacher, record)) if record and not stop else (),
+                tuple(_warnings(teacher, record)) if record and not stop else (),
             )
         return found
 
@@ -453,6 +273,96 @@ class Catalogue(msgspec.Struct, frozen=True):
         return name
 
 
+def _check_prices(teacher: Teacher, record: ModelRecord) -> None:
+    """Refuse what the reservation would not bound: a missing price, or one above its cap."""
+    cap = {
+        "prompt": teacher.max_price.prompt / MILLION,
+        "completion": teacher.max_price.completion / MILLION,
+    }
+    for offer in (record, *record.endpoints):
+        for key in cap:
+            if getattr(offer.pricing.base, key) is None:
+                sentence = f"the catalogue has no such price for {record.id}"
+                raise CatalogueError(teacher, f"pricing.{key}", sentence)
+    offers = record.endpoints or (record,)
+    admitted = [
+        offer
+        for offer in offers
+        if all(offer.pricing.base.of(key) <= limit for key, limit in cap.items())
+    ]
+    if not admitted:
+        for key, limit in cap.items():
+            lowest = min(offer.pricing.base.of(key) for offer in offers)
+            _within(teacher, key, f"the {key} price of {record.id}", lowest, limit)
+        raise CatalogueError(
+            teacher, "max_price", f"no endpoint of {record.id} is within both caps"
+        )
+    # What the reservation takes a prompt token to cost at most.
+    bound = cap["prompt"] * CACHE_WRITE[teacher.cache_control]
+    length, hour = teacher.context_length, teacher.cache_control == "1h"
+    for offer in admitted:
+        pricing = offer.pricing
+        where = f"{record.id} at {offer.provider}" if offer.provider else record.id
+        what = f"the worst prompt price of {where} (cache write and long context)"
+        _within(teacher, "prompt", what, pricing.worst_prompt(length, hour=hour), bound)
+        what = f"the worst completion price of {where} (reasoning)"
+        worst = pricing.worst_completion(length)
+        _within(teacher, "completion", what, worst, cap["completion"])
+        if pricing.worst(length).of("request"):
+            raise CatalogueError(
+                teacher, "pricing.request",
+                f"{where} charges {pricing.base.of('request')} USD a request, which the"
+                " reservation does not hold",
+            )  # fmt: skip
+
+
+def _within(teacher: Teacher, key: str, what: str, price: Decimal, cap: Decimal) -> None:
+    if price > cap:
+        raise CatalogueError(
+            teacher, f"max_price.{key}",
+            f"{what} is {per_million(price)} USD per million tokens, above the cap of"
+            f" {per_million(cap)}",
+        )  # fmt: skip
+
+
+def per_million(price: Decimal) -> str:
+    """Return a price per token as USD per million tokens, for people."""
+    text = f"{price * MILLION:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _warnings(teacher: Teacher, record: ModelRecord) -> list[str]:
+    """Return what is worth a look but does not stop a teacher."""
+    found = []
+    sizes = {"context_length": "context_length", "max_tokens": "max_completion_tokens"}
+    for setting, field in sizes.items():
+        wanted, known = getattr(teacher, setting), record.known(field)
+        if known and max(known) < wanted:
+            found.append(f"{setting} {wanted} is more than the {max(known)} of {record.id}")
+    if record.supported_parameters and "tools" not in record.supported_parameters:
+        found.append(f"{record.id} takes no tools")
+    if not _DATED.search(record.canonical_slug):
+        found.append(f"{record.id} has no dated name")
+    return [f"teacher {teacher.name}: {sentence}" for sentence in found]
+
+
+def _training_terms(teacher: Teacher, record: ModelRecord | None) -> str:
+    if teacher.endpoint is not None:
+        return "not enforced"  # no router stands between: only the file's licence counts
+    if teacher.provider.enforce_distillable_text:
+        return "enforced"
+    return "declared" if record and record.is_distillable else "not enforced"
+
+
+def terms_of(teacher: Teacher, check: CatalogueCheck | None) -> dict[str, str | None]:
+    """Return the provenance columns of a teacher's replies; see the table ``replies``."""
+    return {
+        "licence": teacher.licence,
+        "canonical_slug": (check.canonical_slug or None) if check else None,
+        "training_terms": check.distillable if check else _training_terms(teacher, None),
+    }
+
+
 def preflight(
     lake: Lake, teacher_set: TeacherSet, teachers: Sequence[Teacher]
 ) -> dict[str, CatalogueCheck]:
@@ -465,32 +375,22 @@ def preflight(
     if found is None:
         return {}
     found.record(lake)
-    return found.check_teachers(teacher_set.at_the_router(teachers))
+    return found.check_teachers(teachers)
 
 
-def fetch(
-    teacher_set: TeacherSet,
-    teachers: Sequence[Teacher] | None = None,
-) -> Catalogue | None:
-    """Fetch the catalogue once; ``None`` if the endpoint has none or cannot be reached.
+def fetch(teacher_set: TeacherSet, teachers: Sequence[Teacher] | None = None) -> Catalogue | None:
+    """Fetch the catalogue and the endpoints of the teachers' models (all if ``None``).
 
-    No key is sent: the catalogue is public. Which models may be trained on is asked with the
-    catalogue's own filter, ``/models?distillable=true``.
-
-    Args:
-        teacher_set: has the endpoint; one of api ``openai`` has no catalogue.
-        teachers: whose endpoints to list too; all of the file when ``None``.
+    No key is sent: the catalogue is public. ``None`` if the endpoint has none, as with api
+    ``openai``, or cannot be reached.
 
     Raises:
         ComposerError: a web page answers, or the endpoint redirects.
     """
-    if teacher_set.endpoint.api != "openrouter":
-        return None
     every = teacher_set.teachers if teachers is None else teachers
-    asked = teacher_set.at_the_router(every)
-    if not asked:
+    models = sorted({teacher.model for teacher in every if teacher.endpoint is None})
+    if teacher_set.endpoint.api != "openrouter" or not models:
         return None
-    models = sorted({teacher.model for teacher in asked})
     return asyncio.run(_fetch(teacher_set.endpoint, models))
 
 
@@ -512,6 +412,7 @@ async def _fetch(endpoint: Endpoint, models: Sequence[str]) -> Catalogue | None:
             )
         if status != 200:
             return None
+        # Which models may be trained on is only known by the catalogue's own filter.
         status, _, free = await get(f"{url}/models", params={"distillable": "true"})
         distillable = free if status == 200 else None
         for model in models:
@@ -536,40 +437,89 @@ def parse(
     rows = mapping(read_json(models)).get("data")
     if not isinstance(rows, list):
         return None
-    records = {record.id: record for row in rows if (record := read_model(row)) is not None}
+    records = {record.id: record for row in rows if (record := _model(row)) is not None}
     allowed = mapping(read_json(distillable or b"")).get("data")
     if isinstance(allowed, list):
         names = {mapping(row).get("id") for row in allowed}
         for model, known in records.items():
             free = model in names or known.canonical_slug in names
             records[model] = msgspec.structs.replace(known, is_distillable=free)
-    for model, answer in sorted((endpoints or {}).items()):
+    answers = sorted((endpoints or {}).items())
+    for model, answer in answers:
         listed = mapping_at(read_json(answer), "data").get("endpoints")
         if model in records and isinstance(listed, list):
-            found = tuple(e for row in listed if (e := read_endpoint(row)) is not None)
+            found = tuple(_endpoint(row) for row in listed if isinstance(row, dict))
             records[model] = msgspec.structs.replace(records[model], endpoints=found)
-    lists = b",".join(
-        json.dumps(model).encode() + b":" + answer
-        for model, answer in sorted((endpoints or {}).items())
-    )
+    lists = b",".join(json.dumps(model).encode() + b":" + answer for model, answer in answers)
     terms = b',"distillable":' + distillable if isinstance(allowed, list) and distillable else b""
     raw = b'{"models":' + models + terms + b',"endpoints":{' + lists + b"}}"
     digest = hashlib.sha256(raw).hexdigest()
     return Catalogue(records, raw, digest, datetime.now(UTC), source)
 
 
-def terms_of(teacher: Teacher, check: CatalogueCheck | None) -> dict[str, str | None]:
-    """Return the provenance columns of a teacher's replies; see the table ``replies``."""
-    return {
-        "licence": teacher.licence,
-        "canonical_slug": (check.canonical_slug or None) if check else None,
-        "training_terms": check.distillable if check else _training_terms(teacher, None),
-    }
+def _model(row: Any) -> ModelRecord | None:
+    """Read one entry of ``/models``; ``None`` if it names no model."""
+    if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+        return None
+    reasoning, parameters = row.get("reasoning"), row.get("supported_parameters")
+    return ModelRecord(
+        id=row["id"],
+        canonical_slug=str(row.get("canonical_slug") or row["id"]),
+        pricing=_pricing(row.get("pricing")),
+        alias_target=str(row["alias_target"]) if row.get("alias_target") else None,
+        context_length=integer(row.get("context_length")),
+        max_completion_tokens=integer(row.get("max_completion_tokens"))
+        or integer(mapping_at(row, "top_provider").get("max_completion_tokens")),
+        supported_parameters=tuple(map(str, parameters if isinstance(parameters, list) else ())),
+        expiration_date=_date(row.get("expiration_date")),
+        reasoning=reasoning if isinstance(reasoning, dict) else None,
+        supports_implicit_caching=flag(row.get("supports_implicit_caching")),
+    )
 
 
-def _training_terms(teacher: Teacher, record: ModelRecord | None) -> str:
-    if teacher.endpoint is not None:
-        return "not enforced"  # no router stands between: only the file's licence counts
-    if teacher.provider.enforce_distillable_text:
-        return "enforced"
-    return "declared" if record and record.is_distillable else "not enforced"
+def _endpoint(row: Mapping[str, Any]) -> Offer:
+    """Read one entry of ``/models/{slug}/endpoints``."""
+    return Offer(
+        provider=str(row.get("provider_name") or row.get("name") or "unnamed"),
+        pricing=_pricing(row.get("pricing")),
+        context_length=integer(row.get("context_length")),
+        max_completion_tokens=integer(row.get("max_completion_tokens")),
+        supports_implicit_caching=flag(row.get("supports_implicit_caching")),
+    )
+
+
+def _pricing(value: Any) -> Pricing:
+    listed = mapping(value).get("overrides")
+    overrides = [
+        Override(
+            _prices(mapping_at(row, "pricing") or row),
+            integer(row.get("min_prompt_tokens")) or 0,
+            any(row.get(key) for key in ("utc_start", "utc_end", "utc_days")),
+        )
+        for row in (listed if isinstance(listed, list) else [])
+        if isinstance(row, dict)
+    ]
+    return Pricing(_prices(mapping(value)), tuple(overrides))
+
+
+def _prices(value: Mapping[str, Any]) -> Prices:
+    return Prices(**{key: _price(value.get(key)) for key in Prices.__struct_fields__})
+
+
+def _price(value: Any) -> Decimal | None:
+    """Return USD per token; ``None`` for what is no price (-1 means "varies")."""
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+        return None
+    try:
+        price = Decimal(value)
+    except ArithmeticError:
+        return None
+    return price if price.is_finite() and price >= 0 else None
+
+
+def _date(value: Any) -> date | None:
+    try:
+        text = value if isinstance(value, str) else ""
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).date()
+    except ValueError:
+        return None

@@ -165,9 +165,7 @@ def plan(
     )  # fmt: skip
     if catalogue is None:
         catalogue = fetch(teacher_set, questions.teachers)
-    checks = (
-        catalogue.check_teachers(teacher_set.at_the_router(questions.teachers)) if catalogue else {}
-    )
+    checks = catalogue.check_teachers(questions.teachers) if catalogue else {}
     replies = measure_replies(lake, questions.days)
     opened = existing_ledger(ledger_target(lake, ledger))
     with opened or contextlib.nullcontext():
@@ -217,7 +215,7 @@ def selector_for(
         return None
     asked = teacher_set.select(None if teachers is None else list(teachers))
     catalogue = fetch(teacher_set, asked)
-    checks = catalogue.check_teachers(teacher_set.at_the_router(asked)) if catalogue else {}
+    checks = catalogue.check_teachers(asked) if catalogue else {}
     prices = {
         teacher.name: (base.of("prompt"), base.of("completion"))
         for teacher in asked

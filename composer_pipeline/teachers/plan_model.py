@@ -69,9 +69,8 @@ class LengthBand(msgspec.Struct):
 class PrefixReuse:
     """Counts how much of each prompt an earlier prompt of its session had.
 
-    Args:
-        edges: prompt lengths in bytes at which prices change; they separate the bands.
-        minimum_bytes: a shorter prefix is not cached.
+    ``edges`` are prompt lengths in bytes at which prices change; they separate the bands. A
+    prefix of less than ``minimum_bytes`` is not cached.
     """
 
     def __init__(self, edges: Sequence[int] = (), minimum_bytes: int = 0) -> None:
@@ -84,11 +83,8 @@ class PrefixReuse:
     ) -> None:
         """Add the prompts of one session, which are paths in a tree of pieces.
 
-        Args:
-            ends: (last node of a prompt, 1 if it is always asked and 0 otherwise), in the order
-                in which they are asked.
-            parents: node -> the node before it, which has a lower number; -1 at the root.
-            reach: node -> bytes from the beginning of a prompt to the end of this piece.
+        ``ends`` are (last node of a prompt, 1 if it is always asked and 0 otherwise) in the order
+        of asking; for the tree see :class:`SessionOutline`.
         """
         least = self.minimum_bytes
         weights = [
@@ -121,10 +117,8 @@ def _add_run(
     asked: tuple[list[int], list[int]],
     weights: Sequence[int],
 ) -> None:
-    """Add a run of prompts, ``visits[node]`` of which have a piece.
-
-    The piece adds its bytes to as many neighbouring counts: a step up and a step down.
-    """
+    # Each of the ``visits[node]`` prompts that have a piece sees one more earlier prompt with it,
+    # so the piece adds its bytes to as many neighbouring counts: a step up and a step down.
     steps: dict[int, dict[int, int]] = {}  # count of the other kind -> count of this one -> step
     mine, others = asked[kind], asked[1 - kind]
     for node, number in enumerate(visits):
@@ -145,16 +139,14 @@ def _add_run(
 
 
 class Tariff(msgspec.Struct, frozen=True):
-    """What a teacher's tokens cost, and how many a question has.
-
-    ``caches``: the provider reads repeated beginnings at ``input_cache_read``.
-    ``envelope_bytes``: bytes of a body that are neither tools nor messages.
-    """
+    """What a teacher's tokens cost, and how many a question has."""
 
     pricing: Pricing
     bytes_per_token: float
     completion_tokens: float
+    #: The provider reads repeated beginnings at ``input_cache_read``.
     caches: bool
+    #: Bytes of a body that are neither tools nor messages.
     envelope_bytes: float = 0.0
 
     def edges(self) -> tuple[int, ...]:
@@ -170,8 +162,7 @@ def expected_cost(
 ) -> float:
     """Return the expected cost in USD of asking every prompt with probability ``share``.
 
-    A float, because it is an estimate; bounds and bills never come from here. ``reuse.edges``
-    must be the tariff's edges; without ``cached`` no prompt cache is used.
+    A float, because bounds and bills never come from here. ``reuse.edges`` must be the tariff's.
     """
     total = 0.0
     for number, band in enumerate(reuse.bands):
@@ -201,10 +192,7 @@ def expected_cost(
 def asked_shares(
     families: int, curtail: str, *, p: float, q: float, quorum: int = 2
 ) -> list[float]:
-    """Return the share of states for which the first, second, … family is asked.
-
-    The families are those that vote, the cheapest first; p and q as in the module's model.
-    """
+    """Return the share of states for which the first, second, … voting family is asked."""
     if curtail == "off":
         return [1.0] * families
     tends = min(1.0, (p + math.sqrt(p * p + 4 * q * (1 - p))) / 2)
@@ -230,14 +218,11 @@ def asked_shares(
 
 
 class ReplyTokens(msgspec.Struct):
-    """Tokens of one teacher's replies in the lake.
-
-    ``sample`` maps the keys of some replies to (state, prompt tokens). The lake has no bodies,
-    so those of the sample are built again and measured.
-    """
+    """Tokens of one teacher's replies in the lake."""
 
     replies: int = 0
     completion_tokens: int = 0
+    #: Key -> (state, prompt tokens) of some replies, whose bodies are built again and measured.
     sample: dict[str, tuple[str, int]] = {}
     measured_bytes: int = 0
     measured_tokens: int = 0
@@ -313,11 +298,10 @@ def measure_agreement(
 ) -> Agreement:
     """Measure p and q, and what the file's curtailing would have asked, on the lake's replies.
 
-    ``teachers`` are the cheapest first. p is measured on states that the first two families
-    both answered, q on those of them where the first does not agree with the agent; the shares
-    on states that every family was asked about. Curtailing that chose these states does not
-    bias p of the first family; q and the shares then rest on the audit sample. What was measured
-    on fewer than :data:`MIN_STATES` states is assumed instead.
+    p is measured on states that the first two families both answered (``teachers`` are the
+    cheapest first), q on those of them where the first does not agree with the agent; the shares
+    on states that every family was asked about. If curtailing chose these states, q and the
+    shares rest on the audit sample. Too few states, and p and q are assumed.
     """
     names = {teacher.name for teacher in teachers}
     answers = lru_cache(8)(partial(_answers, lake, names)) if lake.partitions("replies") else None
@@ -362,7 +346,7 @@ def measure_agreement(
 
 
 def _answers(lake: Lake, names: set[str], day: str) -> dict[str, dict[str, Action | None]]:
-    """Return state -> teacher -> usable action, or ``None`` for an unusable reply, of a day."""
+    """Return state -> teacher -> its action, ``None`` for an unusable reply, of a day."""
     table = lake.read("replies", days=[day], columns=["state_id", "status", "action"])
     found: dict[str, dict[str, Action | None]] = {}
     for row in table.to_pylist():
@@ -373,18 +357,17 @@ def _answers(lake: Lake, names: set[str], day: str) -> dict[str, dict[str, Actio
 
 
 class PromptOutline(msgspec.Struct):
-    """One state's prompt, not serialised as a whole.
-
-    ``node`` is its last piece in the tree of the session, ``size`` counts the bytes of its
-    messages. ``tail`` is the JSON behind ``prefix``, which every longer prompt of the chain
-    has too. If ``has_action``, the messages hold the action itself and are not sent.
-    """
+    """One state's prompt, not serialised as a whole."""
 
     state: "TraceState"
     toolset: Toolset
+    #: Its last piece in the tree of the session.
     node: int
+    #: JSON of the messages behind ``prefix``, which longer prompts of the chain have too.
     tail: bytes
+    #: Bytes of the messages.
     size: int
+    #: The messages hold the action itself and are not sent.
     has_action: bool
     prefix: "_ChainPrefix"
 
@@ -398,7 +381,7 @@ class _ChainPrefix:
         self.restart(None)
 
     def restart(self, head: Any) -> None:
-        """Begin again, with another system message."""
+        # The chain has another system message.
         self.head = head
         self.node = self.root
         self.parts: list[bytes] = []

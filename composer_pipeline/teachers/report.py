@@ -35,8 +35,7 @@ _REASONS = {
 class TeacherStopped(ComposerError):
     """A teacher could not go on; the others did, and the run can be resumed.
 
-    ``scope`` is what stopped: ``teacher:…``, or ``endpoint:…`` for the whole account; ``code`` is
-    the provider's code, or ours.
+    ``scope`` is ``teacher:…``, or ``endpoint:…`` for the whole account.
     """
 
     def __init__(self, teacher: str, scope: str, code: str) -> None:

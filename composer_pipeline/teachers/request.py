@@ -51,10 +51,7 @@ class Request(msgspec.Struct, frozen=True):
         return _sha256(endpoint, WIRE_WITHOUT_CAP, body[: self.start], b"{}", body[self.end :])
 
     def around_messages(self, endpoint: str) -> tuple[bytes, bytes]:
-        """Return what :meth:`key` hashes before and behind the messages of a body without any.
-
-        The hash of these with messages between them is the key of the body with the messages.
-        """
+        """Return what :meth:`key` hashes before and behind the messages of a body without any."""
         hole = self.body.index(_MESSAGES) + len(_MESSAGES)
         if not self.end:
             return _name(endpoint, WIRE) + self.body[:hole], self.body[hole:]
@@ -65,10 +62,7 @@ class Request(msgspec.Struct, frozen=True):
     def around(
         cls, before: Mapping[str, Any], provider: bytes, cap: bytes, after: Mapping[str, Any]
     ) -> "Request":
-        """Return the request with fields before and after ``provider``, none of them empty.
-
-        ``provider`` is the JSON of the preferences, which ``max_price``, the ``cap``, ends.
-        """
+        """Return the request whose ``provider`` ends with ``max_price``, the JSON of ``cap``."""
         head = orjson.dumps(before)[:-1] + b',"provider":' + provider[:-1] + b',"max_price":'
         body = head + cap + b"}," + orjson.dumps(after)[1:]
         return cls(body, len(head), len(head) + len(cap))
@@ -129,7 +123,7 @@ def _provider(teacher: Teacher) -> tuple[bytes, bytes]:
 def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -> dict[str, Any]:
     """Return what a key takes from the teacher file, except for the model: name -> value.
 
-    It is recorded with each call, so that a plan can say which setting made a call new.
+    It is recorded with each call, so that a plan can show which setting made a call new.
     """
     settings: dict[str, Any] = {
         "endpoint": endpoint,
@@ -188,12 +182,11 @@ def worst_case(teacher: Teacher, body: bytes | int, *, prompt_tokens: int | None
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """A prompt whose tokens its teacher has counted, to bound those of a longer one.
+    """A prompt whose tokens its teacher has counted, to bound those of a longer one."""
 
-    ``end`` is where the body's messages end; the digests are of the bytes before and after.
-    """
-
+    #: Where the body's messages end.
     end: int
+    #: Digests of the bytes before and after.
     head: bytes
     tail: bytes
     prompt_tokens: int

@@ -26,7 +26,7 @@ from composer_pipeline.reports import Report
 from composer_pipeline.states.state import TraceState
 from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, sampled
 
-#: What each feature adds to a state's value.
+#: Feature -> what it adds to a state's value.
 WEIGHTS: Mapping[str, float] = {
     "corrected": 4.0,
     "reverted": 4.0,
@@ -289,7 +289,7 @@ def has_vote(teacher: Teacher, decide: Decide | None) -> bool:
     return not teacher.control and (decide is None or decide.votes(teacher.family))
 
 
-def spokesmen(
+def remaining_voters(
     teachers: Sequence[Teacher], known: Mapping[str, Action | None], decide: Decide
 ) -> list[Teacher]:
     """Return one teacher for each family that may still vote, in the order given.
@@ -337,7 +337,7 @@ def next_voters(
     curtail: str,
 ) -> list[Teacher]:
     """Return the teachers to ask after ``known``, the cheapest first; none once it is decided."""
-    waiting = spokesmen([t for t in teachers if t.asks(state.state_id)], known, decide)
+    waiting = remaining_voters([t for t in teachers if t.asks(state.state_id)], known, decide)
     votes = clusters_of(state, teachers, known, decide)
     return waiting[: how_many(votes, len(waiting), decide.quorum, curtail)]
 

@@ -412,10 +412,6 @@ class TeacherSet(_Model):
         found = [self.endpoint_of(teacher) for teacher in teachers]
         return {endpoint.name: endpoint for endpoint in found}
 
-    def at_the_router(self, teachers: Iterable[Teacher]) -> list[Teacher]:
-        """Return the teachers that the file's endpoint answers for, in order."""
-        return [teacher for teacher in teachers if teacher.endpoint is None]
-
 
 def _misplaced(teacher: Teacher, endpoint: Endpoint) -> str:
     """Return what does not go together with the endpoint at which a teacher is asked."""

@@ -12,7 +12,7 @@ from composer_pipeline.teachers.selection import (
     CurtailedSelector,
     choose,
     decided,
-    spokesmen,
+    remaining_voters,
 )
 from composer_pipeline.teachers.teachers import Selection, Teacher, sampled
 from tests.fixtures.lake_states import write_session
@@ -78,9 +78,9 @@ def test_a_vote_that_may_still_be_tied_is_open() -> None:
 def test_a_family_that_has_answered_is_not_asked_through_another_teacher() -> None:
     teachers = [teacher("a1", "1", "a"), teacher("a2", "2", "a"), teacher("b", "3", "b")]
     answer = Action("x")
-    names = [t.name for t in spokesmen(teachers, {"a1": answer}, ByText())]
+    names = [t.name for t in remaining_voters(teachers, {"a1": answer}, ByText())]
     assert names == ["b"]
-    assert [t.name for t in spokesmen(teachers, {"a1": None}, ByText())] == ["a2", "b"]
+    assert [t.name for t in remaining_voters(teachers, {"a1": None}, ByText())] == ["a2", "b"]
 
 
 def test_the_estimate_and_its_error_are_those_of_poisson_sampling(lake: Lake) -> None:

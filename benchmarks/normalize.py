@@ -200,11 +200,11 @@ def two_fields() -> list[Any]:
 
 def ours(folder: Path) -> None:
     """Run our runner on the flat columns."""
-    from composer_pipeline.normalization.operators import Settings
+    from composer_pipeline.normalization.operators import WorkerSettings
     from composer_pipeline.normalization.worker import Worker
 
     steps = [(name, dict(args)) for entry in two_fields() for name, args in entry.items()]
-    with Worker(Settings(steps=steps), "bench") as worker:
+    with Worker(WorkerSettings(steps=steps), "bench") as worker:
         table = pq.read_table(folder / "narrow.parquet", columns=["pair_id", "state_key", *SIDES])
         drops = worker.judge(range(len(steps)), table)
     gone = {drop.row for drop in drops}

@@ -20,8 +20,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization import worker
 from composer_pipeline.normalization.judge import Batch, Results, evaluate
-from composer_pipeline.normalization.operators import Settings as Steps
-from composer_pipeline.normalization.operators import guard, load_steps
+from composer_pipeline.normalization.operators import WorkerSettings, guard, load_steps
 from composer_pipeline.normalization.stage import NormalizeReport, normalize
 from composer_pipeline.settings import Settings
 
@@ -34,7 +33,7 @@ CHUNK_VALUES = 200
 class OnRay:
     """Runs operators as tasks of the connected Ray cluster."""
 
-    def __init__(self, ray: Any, settings: Steps) -> None:
+    def __init__(self, ray: Any, settings: WorkerSettings) -> None:
         self.ray = ray
         self.settings = ray.put(settings)
         self.task = ray.remote(_evaluate_chunk)
@@ -62,7 +61,7 @@ class OnRay:
 
 
 @contextmanager
-def cluster(settings: Steps) -> Iterator[OnRay]:
+def cluster(settings: WorkerSettings) -> Iterator[OnRay]:
     """Connect to the cluster of ``RAY_ADDRESS``, or start one where that is ``local``."""
     ray = importlib.import_module("ray")
     address = os.environ.get("RAY_ADDRESS") or "auto"
@@ -87,7 +86,9 @@ def cluster(settings: Steps) -> Iterator[OnRay]:
 _LOADED: dict[bytes, list[Any]] = {}
 
 
-def _evaluate_chunk(settings: Steps, index: int, batch: Batch, count: int) -> tuple[Results, str]:
+def _evaluate_chunk(
+    settings: WorkerSettings, index: int, batch: Batch, count: int
+) -> tuple[Results, str]:
     """A task: (results, one sentence if the operator failed)."""
     key = repr(settings).encode()
     try:

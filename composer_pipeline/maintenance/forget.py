@@ -57,8 +57,7 @@ def from_archive(
         forget_files(lake, files)
 
 
-def drop_days(lake: Lake, days: Sequence[str]) -> None:
-    """Remove the traces of days without an archived file."""
+def _drop_days(lake: Lake, days: Sequence[str]) -> None:
     with writer_lock(lake, None):
         for day in days:
             for table in Lake.FROM_ARCHIVE:
@@ -99,8 +98,7 @@ def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:
     return table.filter(pc.invert(keep)) if pc.any(keep).as_py() else table
 
 
-def remove_leftovers(lake: Lake) -> None:
-    """Remove what a killed writer, or a killed build of the dataset, left behind."""
+def _remove_leftovers(lake: Lake) -> None:
     if lake.local:
         for path in Path(lake.root).rglob(".*.tmp"):
             path.unlink(missing_ok=True)
@@ -180,7 +178,7 @@ def _lines(data: bytes, ids: set[str]) -> bytes:
 _DEPTH = 3
 
 
-def by_id(lake: Lake, beginning: str) -> set[str]:
+def _by_id(lake: Lake, beginning: str) -> set[str]:
     """Return the session of an id, or of an unambiguous beginning of one."""
     found = {name for name in _known(lake) if beginning and name.startswith(beginning)}
     if beginning in found:
@@ -192,8 +190,7 @@ def by_id(lake: Lake, beginning: str) -> set[str]:
     return found
 
 
-def by_project(lake: Lake, glob: str) -> set[str]:
-    """Return the sessions of a project, as ``sessions`` lists it."""
+def _by_project(lake: Lake, glob: str) -> set[str]:
     rows = lake.select("SELECT DISTINCT session_id, project FROM sessions")
     found = {row["session_id"] for row in rows if of_project(row["project"] or "", glob)}
     if not found:
@@ -206,7 +203,7 @@ def of_project(project: str, glob: str) -> bool:
     return any(fnmatchcase(name, glob) for name in (project, project.rpartition("/")[2]))
 
 
-def by_text(lake: Lake, text: str, ledger: Ledger | None) -> set[str]:
+def _by_text(lake: Lake, text: str, ledger: Ledger | None) -> set[str]:
     """Return the sessions that contain a text, raw or in a teacher's answer."""
     # Also inside JSON inside JSON; not where it is encoded otherwise (Base64, compressed).
     if len(text.strip()) < 3:
@@ -249,7 +246,7 @@ def holds(data: bytes, text: str, forms: Sequence[bytes]) -> bool:
     return any(text in string for string in strings(value))
 
 
-def repeating(lake: Lake, sessions: set[str]) -> set[str]:
+def _repeating(lake: Lake, sessions: set[str]) -> set[str]:
     """Return the other sessions that hold records of these: forks and resumed sessions."""
     # They are in the same days, and share a response or hold records that name a session.
     manifest = lake.rows("raw_files")
@@ -304,8 +301,7 @@ def _answers(lake: Lake, ledger: Ledger | None) -> Iterator[tuple[str, bytes]]:
     yield from ledger.kept_bytes() if ledger else ()
 
 
-def unnamed_of(lake: Lake, names: Iterable[str], sessions: set[str]) -> set[str]:
-    """Return the archived pieces among ``names`` that hold records of sessions."""
+def _unnamed_of(lake: Lake, names: Iterable[str], sessions: set[str]) -> set[str]:
     marks = _marks(sessions)
     return {name for name in names if any(mark in read_blob(lake, name) for mark in marks)}
 
@@ -320,7 +316,7 @@ _STEPS = 6
 
 
 @dataclass(slots=True)
-class Plan:
+class ForgetPlan:
     """What is to be removed: sessions, their states, pairs, days, files and archived pieces."""
 
     sessions: list[str] = field(default_factory=list)
@@ -367,15 +363,15 @@ def forget(
         pending = _pending(lake)
         named: set[str] = set()
         if session:
-            named = by_id(lake, session)
+            named = _by_id(lake, session)
         elif project:
-            named = by_project(lake, project)
+            named = _by_project(lake, project)
         elif text:
-            named = by_text(lake, text, opened)
+            named = _by_text(lake, text, opened)
         elif pending is None:
             raise InputError("name what to forget: --session, --project or --text")
-        also = repeating(lake, named)
-        plan = _with(lake, pending or Plan(), named | also)
+        also = _repeating(lake, named)
+        plan = _extended(lake, pending or ForgetPlan(), named | also)
         report = ForgetReport(
             sorted(plan.sessions),
             sorted(also),
@@ -392,7 +388,7 @@ def forget(
         lake.put_bytes(PLAN, json.dumps(asdict(plan), indent=1).encode())
         report.replies = _from_ledger(lake, opened, plan, first=pending is None)
         _report(progress, 1)
-        _do(lake, plan, progress)
+        _remove(lake, plan, progress)
         report.exports = from_exports(lake, set(plan.sessions), set(plan.pairs))
         lake.remove(PLAN)
         _report(progress, 6)
@@ -402,7 +398,7 @@ def forget(
             opened.close()
 
 
-def _do(lake: Lake, plan: Plan, progress: Progress | None) -> None:
+def _remove(lake: Lake, plan: ForgetPlan, progress: Progress | None) -> None:
     """Remove everything in the lake except the ledger and the exports."""
     Forgotten(lake).add(plan.sessions)
     _report(progress, 2)
@@ -410,14 +406,14 @@ def _do(lake: Lake, plan: Plan, progress: Progress | None) -> None:
     _report(progress, 3)
     left = [day for day in plan.days if day in lake.days("raw_files")]
     parse_days(lake, left)
-    drop_days(lake, [day for day in plan.days if day not in left])
+    _drop_days(lake, [day for day in plan.days if day not in left])
     _report(progress, 4)
     from_tables(lake, set(plan.sessions), set(plan.states), set(plan.pairs))
-    remove_leftovers(lake)
+    _remove_leftovers(lake)
     _report(progress, 5)
 
 
-def _from_ledger(lake: Lake, ledger: Ledger | None, plan: Plan, *, first: bool) -> int:
+def _from_ledger(lake: Lake, ledger: Ledger | None, plan: ForgetPlan, *, first: bool) -> int:
     """Remove questions and answers; refused, before anything was removed, while a replay runs."""
     if ledger is None:
         return 0
@@ -434,18 +430,18 @@ def _report(progress: Progress | None, done: int) -> None:
         progress("forget", done, _STEPS)
 
 
-def _pending(lake: Lake) -> Plan | None:
+def _pending(lake: Lake) -> ForgetPlan | None:
     if not lake.exists(PLAN):
         return None
     try:
-        return Plan(**json.loads(lake.get_bytes(PLAN)))
+        return ForgetPlan(**json.loads(lake.get_bytes(PLAN)))
     except (ValueError, TypeError) as error:
         raise InputError(
             f"lake {lake.url}: {PLAN} is damaged; delete it and forget again"
         ) from error
 
 
-def _with(lake: Lake, plan: Plan, sessions: set[str]) -> Plan:
+def _extended(lake: Lake, plan: ForgetPlan, sessions: set[str]) -> ForgetPlan:
     """Return the plan with what the lake holds of further sessions added."""
     every = sessions | set(plan.sessions)
     manifest = lake.rows("raw_files")
@@ -453,11 +449,11 @@ def _with(lake: Lake, plan: Plan, sessions: set[str]) -> Plan:
     kept = {piece for row in manifest if row["session_id"] not in every for piece in _pieces(row)}
     pieces = {piece for row in mine for piece in _pieces(row)} | set(plan.pieces)
     unnamed = set(blobs(lake)) - kept - pieces
-    pieces |= unnamed_of(lake, unnamed, every)
+    pieces |= _unnamed_of(lake, unnamed, every)
     states = _ids(lake, ("states", "votes", "replies", "hints"), "state_id", every)
     tables = ("pairs", "normalized_pairs", "dataset_pairs")
     days = {row["day"] for row in mine} | _days(lake, every)
-    return Plan(
+    return ForgetPlan(
         sessions=sorted(every),
         states=sorted(states | set(plan.states)),
         pairs=sorted(_ids(lake, tables, "pair_id", every) | set(plan.pairs)),
@@ -577,8 +573,7 @@ def _unknown(
 
 
 def _folders(lake: Lake, glob: str) -> set[str]:
-    """Return the working directories of a repository's sessions."""
-    sessions = by_project(lake, glob)
+    sessions = _by_project(lake, glob)
     rows = lake.rows("sessions", columns=["session_id", "project"])
     return {row["project"] for row in rows if row["session_id"] in sessions and row["project"]}
 

@@ -76,7 +76,7 @@ _REASONS = {
 }
 
 
-class Settings(msgspec.Struct, frozen=True):
+class WorkerSettings(msgspec.Struct, frozen=True):
     """What a worker process gets: the steps, and how to run them."""
 
     steps: list[tuple[str, dict[str, Any]]]
@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True):
     custom_operator_paths: list[str] = []
 
 
-class Step(msgspec.Struct, frozen=True):
+class OperatorStep(msgspec.Struct, frozen=True):
     """A step as the stage sees it; ``field`` is the column of a mapper, else empty."""
 
     name: str
@@ -212,10 +212,12 @@ def _parameters(cls: type) -> set[str]:
     }
 
 
-def describe(ops: Iterable[Any]) -> list[Step]:
+def describe(ops: Iterable[Any]) -> list[OperatorStep]:
     """Return what the stage needs to know about loaded operators."""
     base = importlib.import_module("data_juicer.ops")
-    return [Step(op._name, op.text_key if isinstance(op, base.Mapper) else "") for op in ops]
+    return [
+        OperatorStep(op._name, op.text_key if isinstance(op, base.Mapper) else "") for op in ops
+    ]
 
 
 def _load_own(paths: Sequence[str], ops: Any) -> set[str]:

@@ -27,7 +27,7 @@ from composer_pipeline.lake.provenance import (
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake, remember_exports
 from composer_pipeline.normalization.judge import Drop
-from composer_pipeline.normalization.operators import NormalizeRecipe, Settings
+from composer_pipeline.normalization.operators import NormalizeRecipe, WorkerSettings
 from composer_pipeline.normalization.text_columns import (
     COLUMNS,
     MAPPED,
@@ -127,7 +127,7 @@ def normalized_derivation(day: str, recipe_id: str) -> Derivation:
 
 def _judged(
     lake: Lake,
-    settings: Settings,
+    settings: WorkerSettings,
     recipe_path: str | Path,
     wanted: Sequence[str],
     progress: Progress | None,
@@ -190,8 +190,8 @@ def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = 
     return total
 
 
-def _settings(recipe: NormalizeRecipe) -> Settings:
-    return Settings(
+def _settings(recipe: NormalizeRecipe) -> WorkerSettings:
+    return WorkerSettings(
         steps=recipe.steps(),
         np=recipe.np,
         custom_operator_paths=[str(Path(p).absolute()) for p in recipe.custom_operator_paths],
@@ -202,7 +202,7 @@ def _read(lake: Lake, day: str) -> PairColumns:
     return PairColumns(lake.read("pairs", days=[day], columns=SOURCE), day)
 
 
-def _run(worker: Worker, settings: Settings, columns: PairColumns) -> _Day:
+def _run(worker: Worker, settings: WorkerSettings, columns: PairColumns) -> _Day:
     """Run all steps over one day: filters and deduplicators together, mappers one by one."""
     names = named_columns(settings.steps, every=bool(settings.custom_operator_paths))
     alive: list[int] = list(range(columns.rows))

@@ -1,6 +1,6 @@
 """The process that runs data-juicer: ``python -m composer_pipeline.normalization.worker FOLDER``.
 
-``FOLDER/settings.json`` holds :class:`Settings`. The first line of standard output names the
+``FOLDER/settings.json`` holds :class:`WorkerSettings`. The first line of standard output names the
 steps, or what is wrong with them. Each line of standard input is a :class:`Request` for files in
 FOLDER and is answered by ``step`` lines and one ``done``. When standard input ends, so does the
 process, and it removes FOLDER, which holds texts of sessions: the parent may have been killed.
@@ -25,7 +25,13 @@ import pyarrow as pa
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.normalization.judge import Drop, Executor, Local, judge
-from composer_pipeline.normalization.operators import Settings, Step, describe, guard, load_steps
+from composer_pipeline.normalization.operators import (
+    OperatorStep,
+    WorkerSettings,
+    describe,
+    guard,
+    load_steps,
+)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -40,7 +46,7 @@ class Request(msgspec.Struct, frozen=True):
 class Reply(msgspec.Struct, frozen=True):
     """A line of the worker: its steps, a finished step, the end of a request, or an error."""
 
-    steps: list[Step] = []
+    steps: list[OperatorStep] = []
     step: str = ""
     done: bool = False
     error: str = ""
@@ -76,7 +82,7 @@ class _Requests:
 
 
 def main(
-    folder: str, connect: Callable[[Settings], AbstractContextManager[Executor]] | None = None
+    folder: str, connect: Callable[[WorkerSettings], AbstractContextManager[Executor]] | None = None
 ) -> None:
     """Answer requests until standard input ends; ``connect`` gives another place to run."""
     work = Path(folder)
@@ -89,7 +95,7 @@ def main(
         out.flush()
 
     requests = _Requests(work)
-    settings = msgspec.json.decode((work / "settings.json").read_bytes(), type=Settings)
+    settings = msgspec.json.decode((work / "settings.json").read_bytes(), type=WorkerSettings)
     with ExitStack() as stack:
         try:
             executor: Executor = Local(settings.np)
@@ -138,7 +144,7 @@ class Worker:
     """A process that runs data-juicer; it imports while the caller reads the lake."""
 
     def __init__(
-        self, settings: Settings, recipe: str, report: Callable[[str], None] | None = None
+        self, settings: WorkerSettings, recipe: str, report: Callable[[str], None] | None = None
     ) -> None:
         self.recipe, self.report = recipe, report
         self._folder = tempfile.TemporaryDirectory(prefix="composer-normalize-")
@@ -152,7 +158,7 @@ class Worker:
                 stderr=log,
                 env=worker_env(),
             )
-        self._steps: list[Step] = []
+        self._steps: list[OperatorStep] = []
 
     def __enter__(self) -> Self:
         return self
@@ -175,7 +181,7 @@ class Worker:
         self._child.stdout.close()
         self._folder.cleanup()
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[OperatorStep]:
         """Return what the recipe's steps are."""
         if not self._steps:
             self._steps = self._reply().steps

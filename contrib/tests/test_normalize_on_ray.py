@@ -8,11 +8,11 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.normalization.operators import Settings
+from composer_pipeline.normalization.operators import WorkerSettings
 from composer_pipeline.normalization.stage import normalize
 from contrib import normalize_on_ray as on_ray
 from contrib.normalize_on_ray import main, normalize_on_ray
-from tests.normalization.test_doors import DAY, files, pair, say, write
+from tests.normalization.test_command import DAY, files, pair, say, write
 
 
 class Ray:
@@ -38,7 +38,7 @@ def test_a_cluster_gets_chunks_and_gives_results_in_order(monkeypatch: pytest.Mo
         return list(batch["chosen_text"]), "" if index else "[x] failed there"
 
     monkeypatch.setattr(on_ray, "_evaluate_chunk", chunk)
-    cluster = on_ray.OnRay(Ray(), Settings([]))
+    cluster = on_ray.OnRay(Ray(), WorkerSettings([]))
     texts = [str(n) for n in range(1000)]
     assert cluster.run(1, None, {"chosen_text": texts}, 1000) == texts
     assert (len(sizes), sum(sizes)) == (5, 1000)  # of 200 values at least
@@ -52,7 +52,7 @@ def test_an_operator_that_fails_on_a_node_is_one_sentence(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(on_ray, "guard", lambda: None)
     monkeypatch.setattr(on_ray, "load_steps", load)
-    found = on_ray._evaluate_chunk(Settings([("x", {})]), 0, {}, 0)
+    found = on_ray._evaluate_chunk(WorkerSettings([("x", {})]), 0, {}, 0)
     assert found == ([], "[x] needs a model")
 
 

@@ -23,7 +23,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization import judge, operators, stage
 from composer_pipeline.normalization import judge as fast_stats
 from composer_pipeline.normalization.judge import Drop
-from composer_pipeline.normalization.operators import NormalizeRecipe, Step
+from composer_pipeline.normalization.operators import NormalizeRecipe, OperatorStep
 from composer_pipeline.normalization.text_columns import SOURCE, PairColumns, named_columns
 from composer_pipeline.normalization.worker import Worker, worker_env
 
@@ -328,7 +328,7 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The worker process, which answers what a test says."""
-    fake = SimpleNamespace(made=[Step("x")], drops=lambda table: [], seen=[])
+    fake = SimpleNamespace(made=[OperatorStep("x")], drops=lambda table: [], seen=[])
 
     class Fake:
         def __init__(self, *_: Any) -> None: ...
@@ -338,7 +338,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
         def __exit__(self, *_: object) -> None: ...
 
-        def steps(self) -> list[Step]:
+        def steps(self) -> list[OperatorStep]:
             return fake.made
 
         def judge(self, steps: Any, table: pa.Table) -> list[Drop]:
@@ -384,7 +384,7 @@ def test_pairs_that_change_meanwhile_are_an_error(
 def test_rows_are_counted_among_those_that_are_left(
     lake: Lake, tmp_path: Path, worker: SimpleNamespace
 ) -> None:
-    worker.made = [Step("x"), Step("m", "chosen_text"), Step("y")]
+    worker.made = [OperatorStep("x"), OperatorStep("m", "chosen_text"), OperatorStep("y")]
     worker.drops = first
     report = stage.normalize(lake, recipe(tmp_path, {"x": None}, {"m": None}, {"y": None}))
     assert [row["pair_id"] for row in lake.rows("drops")] == ["p0", "p1"]

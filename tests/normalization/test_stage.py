@@ -15,7 +15,7 @@ from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization import worker
 from composer_pipeline.normalization.judge import Drop
-from composer_pipeline.normalization.operators import NormalizeRecipe, Step
+from composer_pipeline.normalization.operators import NormalizeRecipe, OperatorStep
 from composer_pipeline.normalization.stage import normalize, write_columns
 from composer_pipeline.normalization.text_columns import (
     COLUMNS,
@@ -434,7 +434,7 @@ def test_a_row_that_is_dropped_twice_is_an_error(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop = Drop(0, "0:x", "x", "f", "", "", "")
-    monkeypatch.setattr(worker.Worker, "steps", lambda _: [Step("x")])
+    monkeypatch.setattr(worker.Worker, "steps", lambda _: [OperatorStep("x")])
     monkeypatch.setattr(worker.Worker, "judge", lambda *_: [drop, drop])
     with pytest.raises(ComposerError, match="dropped a row twice"):
         normalize(lake, DEFAULT)
@@ -448,7 +448,7 @@ def test_pairs_that_change_meanwhile_are_an_error(
         lake.write("pairs", [pair("new", "x", say("a"), say("b"))], day=DAY)
         return []
 
-    monkeypatch.setattr(worker.Worker, "steps", lambda _: [Step("x")])
+    monkeypatch.setattr(worker.Worker, "steps", lambda _: [OperatorStep("x")])
     monkeypatch.setattr(worker.Worker, "judge", judge)
     with pytest.raises(ComposerError, match=f"pairs of {DAY} changed"):
         normalize(lake, DEFAULT)

@@ -21,28 +21,15 @@ from composer_pipeline.redaction.secrets import Finding, is_given_secret
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Programs that take a secret in the same place.
+    """Programs that take a secret in the same place."""
 
-    Args:
-        name: the id of the row among the rules.
-        programs: names of the programs without their folder, separated by spaces.
-        options: options that take a secret, separated by spaces.
-        words: words of the command that must come before, such as a subcommand; alternatives
-            are separated by ``|``.
-        part: ``all``, ``user:``, ``name=``, ``header``, ``cookie``, ``user%`` or ``user/``.
-        argument: number of the argument, from 1 after ``words``, that is a secret.
-        stdin: the secret comes from a pipe, a here-string or a here-document.
-        shortest: shorter values are not secrets.
-    """
-
-    name: str
-    programs: str
-    options: str = ""
-    words: str = ""
-    part: str = "all"
-    argument: int = 0
-    stdin: bool = False
-    shortest: int = 4
+    name: str  # id of the row among the rules
+    programs: str  # names without their folder, separated by spaces
+    options: str = ""  # options that take a secret, separated by spaces
+    words: str = ""  # words that must come before, such as a subcommand, separated by `|`
+    part: str = "all"  # `user:`, `name=`, `secret=`, `cookie`, `user%`, `user/` or `password=`
+    argument: int = 0  # number of the argument, from 1 after `words`, that is a secret
+    stdin: bool = False  # the secret comes from a pipe, a here-string or a here-document
 
 
 PROGRAMS: tuple[Program, ...] = (

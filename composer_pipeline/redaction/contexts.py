@@ -19,23 +19,14 @@ from composer_pipeline.redaction.secrets import (
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A position that gives a secret away.
+    """A position that gives a secret away."""
 
-    Args:
-        name: its id among the rules.
-        kind: the kind of its placeholder.
-        literals: one of these occurs.
-        pattern: expression of ``re``; the group ``value`` is the secret.
-        judge: returns whether a value at this position is a secret.
-        gate: necessary condition, in the syntax that ``re`` and Hyperscan share.
-    """
-
-    name: str
-    kind: str
-    literals: tuple[str, ...]
-    pattern: str
-    judge: Callable[[str], bool] | None = None
-    gate: str = ""
+    name: str  # its id among the rules
+    kind: str  # the kind of its placeholder
+    literals: tuple[str, ...]  # one of these occurs
+    pattern: str  # expression of `re`; the group `value` is the secret
+    judge: Callable[[str], bool] | None = None  # returns whether a value here is a secret
+    gate: str = ""  # necessary condition, in the syntax that `re` and Hyperscan share
 
 
 _Q = r"\\*[\"'`]?"

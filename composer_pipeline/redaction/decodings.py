@@ -25,24 +25,14 @@ Escape = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """A way to decode a text.
+    """A way to decode a text."""
 
-    Args:
-        name: its name in reports.
-        literals: one of these occurs in the JSON source of a text, in any case, if there is
-            something to decode.
-        gate: if given, this expression (``re`` and Hyperscan) matches there too.
-        escapes: yields ``(start, end, decoded)`` of each escape, in order.
-        first: it runs before all rules, which would replace what stands before a break.
-        joins: the escapes are line breaks, and only what spans one is replaced.
-    """
-
-    name: str
-    literals: tuple[str, ...]
-    gate: str
-    escapes: Callable[[str], Iterable[Escape]]
-    first: bool = False
-    joins: bool = False
+    name: str  # its name in reports
+    literals: tuple[str, ...]  # one of these occurs in the JSON of a text, in any case
+    gate: str  # if given, this matches there too (`re` and Hyperscan)
+    escapes: Callable[[str], Iterable[Escape]]  # yields escapes in order
+    first: bool = False  # runs before all rules, which would replace what stands before a break
+    joins: bool = False  # escapes are line breaks; only what spans one is replaced
 
 
 class DecodedText:
@@ -76,8 +66,6 @@ class DecodedText:
         return self._from[number] + at - self._at[number] + end
 
 
-# -- percent-encoding ----------------------------------------------------------------
-
 # These begin with a literal: `re` looks for one far faster than for a choice.
 _HIGH = "[89A-Fa-f][0-9A-Fa-f]"
 _PERCENT = re.compile(rf"%(?:[2-7][0-9A-Fa-f]|0[AaDd]|{_HIGH}(?:%{_HIGH})*)")
@@ -93,8 +81,6 @@ def _percent(text: str) -> Iterable[Escape]:
         if decoded.isprintable() or not decoded.strip("\r\n\t "):
             yield match.start(), match.end(), decoded
 
-
-# -- JSON ------------------------------------------------------------------------------
 
 _OCTAL = "(?:0[4-7]|1[0-7])[0-7]"
 _ESCAPE = re.compile(rf"\\(?:\\*(?:u[0-9a-fA-F]{{4}}|x[0-9a-fA-F]{{2}}|{_OCTAL}|[\"'/nrt]|$)|\\+)")
@@ -124,8 +110,6 @@ def _escape(source: str) -> tuple[int, str] | None:
     return len(source), left + _LETTERS[what]
 
 
-# -- HTML and XML ----------------------------------------------------------------------
-
 _ENTITY = re.compile(r"&(?:#[0-9]{2,5}|#[xX][0-9A-Fa-f]{2,4}|[A-Za-z]{2,8});")
 
 
@@ -136,8 +120,6 @@ def _entities(text: str) -> Iterable[Escape]:
             yield match.start(), match.end(), decoded
 
 
-# -- quoted-printable --------------------------------------------------------------------
-
 _QUOTED = re.compile(r"=(?:[2-7][0-9A-F]|\r?\n)")
 
 
@@ -145,9 +127,6 @@ def _quoted(text: str) -> Iterable[Escape]:
     for match in _QUOTED.finditer(text):
         code = match[0][1:]
         yield match.start(), match.end(), "" if code[-1] == "\n" else chr(int(code, 16))
-
-
-# -- lines wrapped by a terminal ---------------------------------------------------------
 
 
 _WORD = re.compile(r"[a-z]+(?:\s|$)")

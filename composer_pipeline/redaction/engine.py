@@ -308,8 +308,6 @@ class Rules:
         found = [f for f in find(text) if not self._kept(text[f.start : f.end])]
         return replacer.put(text, found) if found else text
 
-    # -- secrets -----------------------------------------------------------------
-
     def _shape(
         self,
         kind: str,
@@ -371,8 +369,6 @@ class Rules:
             text, (Finding(a, b, "ASSIGNED") for a, b in found if not self.allowed(text[a:b]))
         )
 
-    # -- accounts, addresses, hosts ------------------------------------------------
-
     def _account(self, text: str, replacer: Replacer) -> str:
         for pattern in _ACCOUNTS:
             found = [
@@ -416,8 +412,6 @@ class Rules:
     def _named_host(self, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
         hosts = (m for m in pattern.finditer(text) if not self.allowed(m[0]))
         return replacer.put(text, (Finding(*m.span(), "HOST") for m in hosts))
-
-    # -- persons -------------------------------------------------------------------
 
     def _home(self, literal: str, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
         names = self._personal(pattern, text)

@@ -191,18 +191,11 @@ LINE_BREAK = "\\n"
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    r"""A necessary condition of a rule.
+    """A necessary condition of a rule."""
 
-    Args:
-        rule: its number.
-        literals: one of these occurs, in any case.
-        expression: if given, this matches too (case-insensitive, bytes; the syntax that
-            ``re`` and Hyperscan share). Outside of sets ``\s`` also stands for white space as
-            JSON escapes it.
-    """
-
-    rule: int
-    literals: tuple[str, ...]
+    rule: int  # its number
+    literals: tuple[str, ...]  # one of these occurs, in any case
+    # if given, this matches too; outside of sets `\s` is also white space as JSON escapes it
     expression: str = ""
 
 

@@ -229,18 +229,13 @@ def _of_file(path: str) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One replacement.
+    """One replacement."""
 
-    ``place`` is ``line:column``, both from 1, in JSON also the way to the string; ``rule`` is what
-    found it (``decoding/percent/assigned``: the rule ``assigned`` on the percent-decoded text);
-    ``shown`` is how the replaced text begins.
-    """
-
-    place: str
+    place: str  # `line:column`, both from 1; in JSON also the way to the string
     length: int
-    rule: str
-    new: str
-    shown: str
+    rule: str  # `decoding/percent/x` is rule `x` on the percent-decoded text
+    new: str  # what stands there after redaction
+    shown: str  # how the replaced text begins
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,12 @@ MAX_DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something private in a text: ``text[start:end]`` is of this ``kind``.
-
-    ``value`` is what its placeholder is made of, if that is not the text itself.
-    """
+    """Something private in a text: ``text[start:end]`` is of this ``kind``."""
 
     start: int
     end: int
     kind: str
-    value: str = ""
+    value: str = ""  # what its placeholder is made of, if not the text itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,19 +206,14 @@ class HarvestedFile:
 
 @dataclass(slots=True)
 class HarvestReport:
-    """What a harvest did.
-
-    ``changed_days`` are those with new bytes, ``unreadable`` the files without a record;
-    ``forgotten_files`` counts those of forgotten or withdrawn sessions.
-    """
+    """What a harvest did."""
 
     files: list[HarvestedFile] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-    changed_days: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)  # files without a record
     new_files: int = 0
     grown_files: int = 0
     unchanged_files: int = 0
-    forgotten_files: int = 0
+    forgotten_files: int = 0  # of forgotten or withdrawn sessions
     bytes_archived: int = 0
     by_day: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -450,7 +445,6 @@ def _harvest(
     rows: dict[str, dict[str, Row]] = {}
     for row in known:
         rows.setdefault(row["day"], {})[row["path"]] = row
-    changed: set[str] = set()
     forgotten = Forgotten(lake)
     for done, (source, head) in enumerate(plan.sources, 1):
         day = plan.days[head.session_id]
@@ -462,23 +456,16 @@ def _harvest(
             report.files.append(HarvestedFile(source, row, day))
             if rows[day] != before:
                 written.add(day)
-            if _hashes(rows[day]) != _hashes(before):
-                changed.add(day)
         if progress is not None:
             progress("harvest", done, len(plan.sources))
     # After the blobs that it names: a killed harvest is simply run again.
     for day in sorted(written):
         _write_manifest(lake, day, rows[day].values())
-    report.changed_days = sorted(changed)
     for day, files in rows.items():
         counts = report.by_day.setdefault(day, Counter())
         counts["files"] = len(files)
         counts["bytes"] = sum(row["size"] for row in files.values())
     return report
-
-
-def _hashes(rows: dict[str, Row]) -> dict[str, str]:
-    return {path: row["sha256"] for path, row in rows.items()}
 
 
 # -- the high-water mark ---------------------------------------------------------------

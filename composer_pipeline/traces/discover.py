@@ -59,19 +59,14 @@ def _expanded(given: Path | str) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file to harvest.
-
-    ``shown`` is its path relative to the PATH it was found under; ``path`` is the same without
-    user names, the key of the manifest. ``agent_id`` is empty for a main file; ``parent_path``
-    is the manifest key of a subagent's main file, if the path gives it.
-    """
+    """One file to harvest."""
 
     file: Path
-    shown: str
-    path: str
-    agent_id: str
-    parent_path: str
-    explicit: bool
+    shown: str  # path relative to the PATH it was found under
+    path: str  # the same without user names, the key of the manifest
+    agent_id: str  # empty for a main file
+    parent_path: str  # key of a subagent's main file, if the path gives it
+    explicit: bool  # it was named itself
     size: int
     mtime_ns: int
 

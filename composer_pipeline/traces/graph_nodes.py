@@ -32,32 +32,23 @@ RecordContext = tuple[str | None, str | None, str | None]
 
 
 class Part(msgspec.Struct, gc=False):
-    """One block of a message; its content is piece ``piece`` of the content store.
-
-    The piece of a ``text`` or ``tool_result`` is a string, that of a ``tool_use`` its
-    input, that of any other block the block. ``flag`` marks an erroneous result, or an
-    input that the model is known to have emitted in this form.
-    """
+    """One block of a message."""
 
     kind: PartKind
-    piece: int
+    piece: int  # in the content store: a text, a result's text, a call's input, or the block
     id: str = ""
     name: str = ""
-    flag: bool = False
+    flag: bool = False  # an erroneous result, or an input in the form that the model emitted
 
 
 class Call(Part, gc=False, kw_only=True):
-    """One ``tool_use`` block of a response, with its outcome as far as the trace has it.
-
-    ``node`` is the response that owns it, ``answer`` the piece of the first result, ``failure``
-    that of the first one that is an error. Properties are decoded at each access.
-    """
+    """One ``tool_use`` block of a response and its outcome; properties decode at each access."""
 
     contents: ContentStore
-    node: int = TRANSPARENT
-    answer: int = ABSENT
+    node: int = TRANSPARENT  # the response that owns it
+    answer: int = ABSENT  # piece of the first result
     answer_failed: bool = False
-    failure: int = ABSENT
+    failure: int = ABSENT  # piece of the first result that is an error
 
     @property
     def input(self) -> Any:
@@ -102,22 +93,12 @@ class Note(msgspec.Struct, gc=False):
 
 
 class Node(msgspec.Struct, gc=False):
-    """A turn: one response with its results, one human prompt, or one compact summary.
-
-    ``first`` is the position of its first record, ``timestamp``, ``where`` and ``forked``
-    are that record's. ``parent`` is the contracted parent, ``inserts`` the model-visible
-    records between it and this node, ``crossed_repair`` whether that walk bridged a
-    dangling parent; ``depth`` counts the nodes before this one. Accumulated over the whole
-    prefix are ``repaired``, ``attached`` (a text that the client is known to have sent is in
-    it) and ``cleared`` (tool ids whose results microcompaction removed). ``origin`` is set on
-    the copy of a node that a compaction preserved. A response ``is_state`` with an owned
-    tool call or text that is not blank.
-    """
+    """A turn: one response with its results, one human prompt, or one compact summary."""
 
     kind: NodeKind
     key: str
-    first: int
-    timestamp: str | None = None
+    first: int  # position of its first record
+    timestamp: str | None = None  # of the first record, as `context` and `forked`
     context: RecordContext = (None, None, None)
     forked: bool = False
     parts: Sequence[Part] = ()
@@ -126,15 +107,16 @@ class Node(msgspec.Struct, gc=False):
     models: tuple[str, ...] = ()
     input_tokens: int | None = None
     output_tokens: int | None = None
-    parent: int | None = None
-    inserts: Sequence[int] = ()
-    crossed_repair: bool = False
-    depth: int = 0
-    repaired: bool = False
+    parent: int | None = None  # the contracted parent
+    inserts: Sequence[int] = ()  # the model-visible records between the parent and this node
+    crossed_repair: bool = False  # that walk bridged a dangling parent
+    depth: int = 0  # nodes before this one
+    repaired: bool = False  # any node of the prefix crossed a repair
+    # tool ids of the prefix whose results microcompaction removed
     cleared: frozenset[str] = frozenset()
-    origin: int | None = None
-    attached: bool = False
-    is_state: bool = False
+    origin: int | None = None  # of the copy of a node that a compaction preserved
+    attached: bool = False  # the prefix has a text that the client is known to have sent
+    is_state: bool = False  # a response with an owned tool call or text that is not blank
 
     def count(self, usage: Usage) -> None:
         """Take the maximum over segments: each line repeats the usage of the response."""

@@ -38,17 +38,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """What one file holds: its facts, and the message ids of responses and states.
+    """What one file holds."""
 
-    ``facts`` and ``responses`` are of the file's own trajectory. ``states`` are those of the
-    agent, ``subagent_states`` those of subagents, embedded ones included: together they are what
-    table ``states`` keeps of the file, unless another file has a better copy.
-    """
-
-    facts: Facts
-    responses: set[str]
-    states: set[str]
-    subagent_states: set[str]
+    facts: Facts  # of the file's own trajectory
+    responses: set[str]  # message ids
+    states: set[str]  # message ids of states of the agent itself
+    subagent_states: set[str]  # of its subagents, embedded ones included
 
 
 #: Called with the SHA-256 of a file and what it holds.

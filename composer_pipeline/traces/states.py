@@ -65,34 +65,27 @@ _SESSION_FACTS = """
 
 @dataclass(slots=True)
 class Source:
-    """Where a trajectory comes from: the manifest's facts about one file.
-
-    A subagent may be ``embedded`` in its parent's file; ``parent_call`` started it.
-    """
+    """Where a trajectory comes from: the manifest's facts about one file."""
 
     path: str
     session_id: str
     agent_id: str = ""
     sha256: str = ""
-    embedded: bool = False
-    parent_call: str | None = None
+    embedded: bool = False  # a subagent in its parent's file
+    parent_call: str | None = None  # the call that started it
 
 
 @dataclass(slots=True)
 class Extracted:
-    """What one file contributes to its day.
-
-    ``message_ids`` and ``n_messages`` are two columns of its states, which are the rows from
-    ``first_row`` on of the day's :class:`Rows`. ``chains`` are numbers of messages. ``copied`` are
-    the message ids whose records come from another session's file.
-    """
+    """What one file contributes to its day."""
 
     source: Source
-    first_row: int = 0
-    message_ids: list[str] = field(default_factory=list)
+    first_row: int = 0  # its states are the day's rows from here on
+    message_ids: list[str] = field(default_factory=list)  # a column of its states, as `n_messages`
     n_messages: list[int] = field(default_factory=list)
-    chains: dict[str, list[int]] = field(default_factory=dict)
+    chains: dict[str, list[int]] = field(default_factory=dict)  # numbers of messages
     session: Row = field(default_factory=dict)
+    # message ids whose records come from another session's file
     copied: set[str] = field(default_factory=set)
     first_prompt: str = ""
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from composer_pipeline.diloco.checkpoint import InnerCheckpoint, Part, bare, set_random_state
 from composer_pipeline.diloco.log import OuterLog
@@ -39,16 +39,7 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def adopt(
     model: torch.nn.Module, theta: Mapping[str, torch.Tensor], names: Iterable[str] | None = None
 ) -> None:
-    """Copy ``theta`` into the trained parameters of ``model``, by name, in their dtype and device.
-
-    Args:
-        model: whose trained parameters ``theta`` has.
-        theta: tensors of any dtype and device.
-        names: of the parameters that are set; None: all.
-
-    Raises:
-        InputError: the names or shapes are not those of the model.
-    """
+    """Copy ``theta``, or only ``names``, into the trained parameters, in their dtype and device."""
     parameters = trainable(model)
     if odd := parameters.keys() ^ theta.keys():
         raise InputError(f"the DiLoCo state and the model differ in the parameter {min(odd)}")
@@ -113,11 +104,7 @@ class DiLoCoCallback(TrainerCallback):
 
     @classmethod
     def from_env(cls, *, on_commit: OnCommit | None = None) -> Self:
-        """Build the callback from the environment that the supervisor gives a replica.
-
-        Raises:
-            InputError: a ``COMPOSER_DILOCO_*`` variable is missing or malformed.
-        """
+        """Build the callback from the environment that the supervisor gives a replica."""
         values = {}
         for name in ("URL", "RUN", "SLOT", "ATTEMPT", "SPEC"):
             variable = f"COMPOSER_DILOCO_{name}"
@@ -163,15 +150,8 @@ class DiLoCoCallback(TrainerCallback):
 
     # -- the Trainer's events --------------------------------------------------------------
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Join the run and start from its newest committed state, or from what was kept after it.
-
-        Raises:
-            InputError: the model has nothing to train, ``max_steps`` is too small, or what was
-                kept belongs to something else.
-        """
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Join the run and start from its newest committed state, or from what was kept."""
         model = kwargs["model"]
         if not trainable(model):
             raise InputError("the model has no parameter that requires a gradient")
@@ -187,25 +167,19 @@ class DiLoCoCallback(TrainerCallback):
             self._end_round(state, kwargs)
         control.should_training_stop |= self.replica.finished
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Restore the random state of a resumed replica, after its batches have drawn numbers."""
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Restore a resumed replica's random state, which making batches has changed."""
         self._clock.start()
         if self._random is not None:
             set_random_state(*self._random)
             self._random = None
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """End the round with this step where others wait for it; later hooks depend on it."""
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the round with this step where others wait; later hooks depend on it."""
         if not self.replica.finished and self.replica.awaited():
             self._steps = self._inner + 1
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a step; at the round's end contribute, wait for the commit and start from it."""
         self._require_supervisor()
         self._clock.lap()
@@ -221,9 +195,7 @@ class DiLoCoCallback(TrainerCallback):
             adopt(kwargs["model"], self.replica.state.theta)
             control.should_training_stop = True
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the model with the newest committed parameters."""
         adopt(kwargs["model"], self.replica.state.theta)
         self.replica.close()
@@ -234,7 +206,7 @@ class DiLoCoCallback(TrainerCallback):
         if self._parent is not None and os.getppid() != self._parent:
             raise ComposerError(f"the supervisor of DiLoCo slot {self.slot} is gone")
 
-    def _end_round(self, state: TrainerState, given: Mapping[str, Any]) -> None:
+    def _end_round(self, state: Any, given: Mapping[str, Any]) -> None:
         """Contribute what the round has changed, and start over from its commit."""
         model = given["model"]
         tokens = int(state.num_input_tokens_seen) - self._tokens_seen
@@ -274,7 +246,7 @@ class DiLoCoCallback(TrainerCallback):
 
     # -- the private state -----------------------------------------------------------------
 
-    def _keep(self, state: TrainerState, given: Mapping[str, Any], *, ended: bool) -> None:
+    def _keep(self, state: Any, given: Mapping[str, Any], *, ended: bool) -> None:
         if self._file is None:
             return
         seen = int(state.num_input_tokens_seen)
@@ -282,7 +254,7 @@ class DiLoCoCallback(TrainerCallback):
         model, optimizer = given["model"], given.get("optimizer")
         self._file.save(self.replica, self._inner, trainable(model), optimizer, counts, ended=ended)
 
-    def _resume(self, state: TrainerState, given: Mapping[str, Any]) -> bool:
+    def _resume(self, state: Any, given: Mapping[str, Any]) -> bool:
         """Restore the kept state, where it fits the log; return whether its round is over."""
         found = self._file.find(self.replica) if self._file is not None else None
         if found is None:

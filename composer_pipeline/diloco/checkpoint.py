@@ -53,11 +53,7 @@ class InnerState:
 
 
 def read(path: Path) -> InnerState | None:
-    """Return the state in the file, or None where there is no file.
-
-    Raises:
-        CorruptObject: it is not a state.
-    """
+    """Return the state in the file, or None without a file; raises ``CorruptObject``."""
     if not path.is_file():
         return None
     try:
@@ -143,13 +139,10 @@ class HasPrivateState(Protocol):
 
 
 class InnerCheckpoint:
-    """The file of one replica's private state.
+    """The file of one replica's private state, on its own machine.
 
-    Args:
-        path: on this replica's machine; replaced whole.
-        every: optimizer steps of a round after which it is written; ``None``: only after the last.
-        trainer: adds its own state.
-        on_event: called when a restart resumes from the file, or with the reason why not.
+    It is written after every ``every`` optimizer steps of a round (``None``: only after the last).
+    ``on_event`` hears whether a restart resumes from it, or why not.
     """
 
     def __init__(
@@ -166,13 +159,7 @@ class InnerCheckpoint:
         self, replica: Replica, inner: int, parameters: Mapping[str, torch.Tensor],
         optimizer: Any, counts: Mapping[str, int], *, ended: bool,
     ) -> None:  # fmt: skip
-        """Replace the file by the state after ``inner`` steps of the replica's round.
-
-        One tensor at a time is copied from its device, so that memory does not grow with the model.
-
-        Raises:
-            StorageError: it cannot be written; the old one is still there.
-        """
+        """Replace the file by the state after ``inner`` steps of the replica's round."""
         parts: dict[str, Part] = {
             "parameter": (dict(parameters), {}),
             "random": random_state(),
@@ -193,6 +180,7 @@ class InnerCheckpoint:
             | {"counts": dict(counts)},
         }  # fmt: skip
         like = [(name, t.dtype, tuple(t.shape)) for name, t in tensors.items()]
+        # One tensor at a time leaves its device, so that memory does not grow with the model.
         with replacing(self._path) as stream:
             for piece in framed(
                 like,
@@ -202,14 +190,7 @@ class InnerCheckpoint:
                 stream.write(piece)
 
     def find(self, replica: Replica) -> InnerState | None:
-        """Return the file's state if a replica that has joined may resume from it.
-
-        Otherwise the replica starts at the commit with new moments, and ``on_event`` gets the
-        reason.
-
-        Raises:
-            InputError: it was made with another model, data or recipe.
-        """
+        """Return the file's state if the joined replica may resume from it, else report why."""
         try:
             found = read(self._path)
         except CorruptObject as error:

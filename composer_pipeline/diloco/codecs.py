@@ -96,12 +96,7 @@ class Delta(Mapping[str, torch.Tensor]):
     def of(
         cls, codec: str, like: Mapping[str, torch.Tensor], parts: dict[str, torch.Tensor]
     ) -> "Delta":
-        """Return the delta that was read as ``parts``, checked.
-
-        Raises:
-            CorruptObject: other names, shapes or dtypes than the codec has for parameters like
-                these, or a value or scale that is not finite.
-        """
+        """Return the delta read as ``parts``; raises ``CorruptObject`` where it is invalid."""
         delta = cls(codec, {name: tensor.shape for name, tensor in like.items()}, parts, like)
         expected = delta._expected()
         if parts.keys() != expected.keys():
@@ -248,11 +243,7 @@ def encode_state(state: OuterState, steps: Callable[[], Iterable[Step]] | None =
 
 
 def decode_state(data: bytes | bytearray) -> OuterState:
-    """Return the state in ``data``, in tensors of its own.
-
-    Raises:
-        CorruptObject: not safetensors, or tensors other than pairs of θ and momentum.
-    """
+    """Return the state in ``data``, in tensors of its own; raises ``CorruptObject``."""
     _, tensors = _parsed(data)
     theta = {n.removeprefix("theta."): t for n, t in tensors.items() if n.startswith("theta.")}
     momentum = {
@@ -282,12 +273,7 @@ def encode_delta(delta: Delta) -> Pieces:
 def decode_delta(
     data: bytes | bytearray, like: Mapping[str, torch.Tensor], codec: Codec = "fp32"
 ) -> Delta:
-    """Return the delta in ``data``, checked against the run's codec and the parameters it is for.
-
-    Raises:
-        CorruptObject: not safetensors, another codec, other names, shapes or dtypes, or a value
-            or block scale that is not finite.
-    """
+    """Return the delta in ``data``; raises ``CorruptObject`` where it does not fit."""
     metadata, tensors = _parsed(data)
     there = metadata.get("codec", "fp32")
     if there != codec and (there, codec) != (WHOLE, "fp32"):

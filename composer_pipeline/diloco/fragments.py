@@ -65,16 +65,9 @@ def merged_steps(
 ) -> Iterator[Step]:
     """Yield the state after a round, parameter by parameter, in the order of their names.
 
-    Parameters without a delta, of other fragments, stay as they are, with their momentum.
-    A replica alone whose parameters travelled themselves is where it trained to, to the bit:
-    ``θ − (θ − local)`` would round. Otherwise :func:`outer_steps`.
-
-    Args:
-        state: that each delta is from; what was yielded may replace its own.
-        deltas: of the included slots, in the order of the slots; at least one, all of the same
-            parameters.
-        weights: one for each, adding up to 1.
-        spec: has the outer learning rate and momentum.
+    Parameters of other fragments stay as they are, with their momentum. ``weights`` add up to 1,
+    one for each of the included ``deltas``, in the order of the slots. What was yielded may
+    replace the state's own.
     """
     names = set(deltas[0])
     made = _merged(state.only(names), deltas, weights, spec)
@@ -86,6 +79,7 @@ def _merged(
     state: OuterState, deltas: Sequence[Delta], weights: Sequence[float], spec: DiLoCoSpec
 ) -> Iterator[Step]:
     lr, momentum = spec.outer_step
+    # A replica alone ends where it trained to, to the bit: θ − (θ − local) would round.
     if len(deltas) == 1 and deltas[0].whole and spec.takes_result_as_is:
         for name in sorted(state.theta):
             yield Step(name, deltas[0].parts[name], state.momentum[name])
@@ -94,22 +88,16 @@ def _merged(
 
 
 def shares_of(tokens: Mapping[int, int], spec: DiLoCoSpec) -> dict[int, float]:
-    """Return the weight of each slot's change, adding up to 1, from its trained tokens.
-
-    Slots are equal under ``weights: tokens`` too where nobody counted any.
-    """
+    """Return each slot's weight, adding up to 1; equal where no tokens were counted."""
     total = sum(tokens.values()) if spec.weights == "tokens" else 0
     return {slot: n / total if total else 1.0 / len(tokens) for slot, n in tokens.items()}
 
 
 def collect(log: OuterLog, spec: DiLoCoSpec, round_: int) -> None:
-    """Remove what is not needed once the whole state after ``round_`` is written.
-
-    Called before that round is committed, possibly by several replicas at the same time. Nothing
-    is removed unless the whole state before it exists in its full size.
-    """
+    """Remove what is not needed once the state after ``round_``, not yet committed, is written."""
     if spec.kept_rounds is None:
         return
+    # Several replicas may do this at once. Nothing goes unless the older whole state is complete.
     oldest = max(r for r in range(round_) if spec.is_snapshot(r))
     commit, states = log.commit(oldest), log.store.list("state")
     if commit is None or (commit.state_key, commit.state_size) not in {

@@ -67,10 +67,7 @@ class Pulse:
                 logger.warning("heartbeat of slot %d failed: %s", self.slot, error)
 
     def ages(self) -> tuple[dict[int, float], dt.datetime]:
-        """Return the seconds since each slot's last beat, and the store's present time.
-
-        The present is this attempt's own last beat, so ages are exact to one interval.
-        """
+        """Return the seconds since each slot's last beat, and the store's present time."""
         members = self.log.members()
         now = members[self.slot, self.attempt]
         ages: dict[int, float] = {}

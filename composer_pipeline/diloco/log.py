@@ -159,12 +159,7 @@ def _sha256(data: bytes | bytearray | Pieces) -> str:
 
 
 class OuterLog:
-    """One run in one store.
-
-    Args:
-        store: the objects of the run.
-        run_id: used in messages.
-    """
+    """One run in one store."""
 
     def __init__(self, store: ObjectStore, run_id: str) -> None:
         self.store, self.run_id = store, run_id
@@ -172,11 +167,7 @@ class OuterLog:
 
     @classmethod
     def open(cls, url: str, run_id: str) -> "OuterLog":
-        """Open the log of ``run_id`` below a folder or URL; nothing is written.
-
-        Raises:
-            InputError: the run id is not a plain name, or the store cannot be opened.
-        """
+        """Open the log of ``run_id`` below a folder or URL; nothing is written."""
         if not RUN_ID.fullmatch(run_id):
             raise InputError(
                 f"run id {run_id!r} must be letters, digits, '.', '_', '-' (at most 128)"
@@ -186,11 +177,7 @@ class OuterLog:
     # -- the agreement ---------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Check that creating a key twice fails, which the whole protocol rests on.
-
-        Raises:
-            InputError: the store lets the second creation through.
-        """
+        """Check that creating a key twice fails, which the whole protocol rests on."""
         self.store.create("probe.json", b"{}")
         if self.store.create("probe.json", b"{}"):
             raise no_exclusive_creation(self.store.url)
@@ -201,11 +188,7 @@ class OuterLog:
         return None if data is None else DiLoCoSpec.from_json(data, f"{self.run_id}/spec.json")
 
     def agree(self, spec: DiLoCoSpec) -> None:
-        """Write the spec if the run has none; otherwise refuse one that differs.
-
-        Raises:
-            InputError: names the first field that differs.
-        """
+        """Write the spec if the run has none; otherwise refuse one that differs."""
         if self.store.create("spec.json", spec.model_dump_json(indent=1).encode()):
             return
         there = self.spec()
@@ -270,11 +253,7 @@ class OuterLog:
         return self.store.create(key, msgspec.json.encode(commit))
 
     def commits(self) -> list[Commit]:
-        """Return all commits in the order of rounds, the initial state (round 0) included.
-
-        Raises:
-            OuterLogError: a round in between has no commit.
-        """
+        """Return all commits in the order of rounds, the initial state (round 0) included."""
         rounds = self._committed()
         if rounds != list(range(len(rounds))):
             raise OuterLogError(f"run {self.run_id} has commits for rounds {rounds}: some are lost")
@@ -296,11 +275,7 @@ class OuterLog:
         return key, digest
 
     def read(self, key: str, digest: str, size: int) -> bytearray:
-        """Return an object whose size and SHA-256 are as recorded.
-
-        Raises:
-            CorruptObject: they differ in each of ``READ_TRIES`` reads; says how.
-        """
+        """Return an object as recorded; raises ``CorruptObject`` after ``READ_TRIES`` reads."""
 
         def look() -> tuple[int, str, bytearray] | None:
             data = self.store.fetch(key)

@@ -149,11 +149,8 @@ class Replica(Follower):
     def join(self, parameters: Mapping[str, torch.Tensor]) -> OuterState:
         """Agree on the spec, adopt the newest committed state and wait for the others.
 
-        Args:
-            parameters: what is trained, by name; the initial state if the run is new.
-
-        Returns:
-            The state to train from, which is also ``state``.
+        ``parameters`` is what is trained, by name: the initial state if the run is new. Returns the
+        state to train from, which is also ``state``.
 
         Raises:
             InputError: the run has another spec, another model, or an unfit store; or the model

@@ -58,17 +58,7 @@ def claim(log: OuterLog, slot: int, *, again: bool = False) -> int:
 def claim_free(
     log: OuterLog, slots: Sequence[int], *, timeout_s: float, wait_s: float
 ) -> tuple[int, int]:
-    """Claim a slot without a live replica; return it and its attempt.
-
-    Args:
-        log: the run's log.
-        slots: the slots to choose from.
-        timeout_s: seconds without a heartbeat after which a replica counts as dead.
-        wait_s: seconds to wait for a free slot.
-
-    Raises:
-        InputError: all are taken.
-    """
+    """Claim a slot without a live replica within ``wait_s``; return it and its attempt."""
     deadline = time.monotonic() + wait_s
     while True:
         alive = alive_slots(log, timeout_s)

@@ -171,11 +171,7 @@ class DiLoCoSpec(DiLoCoRules):
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str) -> "DiLoCoSpec":
-        """Parse a spec; ``source`` names where it came from in the error.
-
-        Raises:
-            InputError: not JSON, an unknown field, or a value out of range.
-        """
+        """Parse a spec; an ``InputError`` names its ``source`` and the field."""
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -183,10 +179,7 @@ class DiLoCoSpec(DiLoCoRules):
         return checked(data, source, cls)
 
     def difference(self, other: "DiLoCoSpec", *, ignore: frozenset[str] = frozenset()) -> str:
-        """Return ``"field is A there and B here"`` for the first difference, or ``""``.
-
-        ``self`` is "there" (the log), ``other`` is "here" (the replica).
-        """
+        """Return ``"field is A there and B here"`` for the first difference, or ``""``."""
         there, here = self.model_dump(), other.model_dump()
         for field in type(self).model_fields:
             if field not in ignore and there[field] != here[field]:

@@ -91,7 +91,7 @@ def failure_of(error: Exception, url: str, key: str, verb: str, *, first: bool) 
     what = f"the outer log {url}: {purpose(key)} cannot be {verb}"
     if full := _disk_is_full(error):
         return StorageError(f"{what}, it is not writable: {full}; free some room and start again")
-    kind = InputError if first else StoreFailed
+    kind: type[ComposerError] = InputError if first else StoreFailed
     text = f"{type(error).__name__} {error}".lower()
     for pattern, reason, remedy in _KINDS:
         if re.search(pattern, text):
@@ -191,9 +191,10 @@ class ObjectStore:
         self._errors: tuple[type[Exception], ...] = (OSError, BaseError)
         try:
             if "://" in url:
-                timeout = dt.timedelta(seconds=TRYING_S)
-                retries = {"max_retries": REQUEST_TRIES, "retry_timeout": timeout}
-                self._store: Any = from_url(url, retry_config=retries)
+                seconds = dt.timedelta(seconds=TRYING_S)
+                self._store: Any = from_url(
+                    url, retry_config={"max_retries": REQUEST_TRIES, "retry_timeout": seconds}
+                )
             else:
                 self._store = LocalStore(Path(url).expanduser().absolute(), mkdir=True)
         except (OSError, BaseError) as error:

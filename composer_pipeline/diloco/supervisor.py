@@ -100,9 +100,6 @@ class SupervisorReport:
     restarts: dict[int, int]
     exit_codes: dict[int, list[int]]
     state_sha: str
-    state_key: str
-    wall_s: float
-    logs: dict[int, Path]
 
 
 @dataclass
@@ -221,9 +218,6 @@ class Supervisor:
             restarts={slot.slot: slot.restarts for slot in slots},
             exit_codes={slot.slot: slot.exit_codes for slot in slots},
             state_sha=last.state_sha,
-            state_key=last.state_key,
-            wall_s=time.monotonic() - started,
-            logs={slot.slot: slot.log for slot in slots},
         )
 
     def _complete(self) -> bool:

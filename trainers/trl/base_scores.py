@@ -46,7 +46,7 @@ class Score(msgspec.Struct, frozen=True):
 class _View(Mapping[str, T], Generic[T]):
     """Scores by id, converted on access."""
 
-    def __init__(self, of: Mapping[str, Logps], shape: Callable[[Logps], T]) -> None:
+    def __init__(self, of: Mapping[str, Any], shape: Callable[[Any], T]) -> None:
         self._of, self._shape = of, shape
 
     def __getitem__(self, name: str) -> T:
@@ -57,23 +57,6 @@ class _View(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._of)
-
-
-class _Stored(Mapping[str, Logps]):
-    """The scores in a file by id; only the ids are in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self._rows = ArrowRows(path, Score)
-        self._at = {name: i for i, name in enumerate(self._rows.column("id"))}
-
-    def __getitem__(self, name: str) -> Logps:
-        return self._rows[self._at[name]].logps
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._at)
-
-    def __len__(self) -> int:
-        return len(self._at)
 
 
 @dataclass(frozen=True)
@@ -106,7 +89,14 @@ class BaseScores:
     def load(run_dir: Path) -> "BaseScores":
         """Open the scores of a run folder, if any."""
         files = sorted((run_dir / FOLDER).glob("*.arrow"))
-        return BaseScores({path.stem: _Stored(path) for path in files})
+        return BaseScores({path.stem: _stored(path) for path in files})
+
+
+def _stored(path: Path) -> Mapping[str, Logps]:
+    """Return the scores in a file by id; only the ids are in memory."""
+    rows = ArrowRows(path, Score)
+    places = {name: i for i, name in enumerate(rows.column("id"))}
+    return _View(places, lambda i: rows[i].logps)
 
 
 def scored(recipe: TrainingRecipe) -> list[str]:
@@ -167,13 +157,9 @@ def _gain(row: Sequence[Sequence[float]]) -> float:
 def gate(
     recipe: TrainingRecipe, data: TrainingData, gains: Mapping[str, float]
 ) -> tuple[TrainingData, dict[str, float]]:
-    """Return the data with the hints that pass, and the gate's numbers.
+    """Return the data with the hints that pass, and the gate's numbers, with quartiles in nats.
 
-    The numbers: ``hints_seen``, ``hints_kept_share`` and the quartiles of the gain in nats. With
-    ``channels.sdpo.hint_gain: false`` all hints are kept.
-
-    Raises:
-        InputError: the channel has a weight and no hint passes.
+    With ``channels.sdpo.hint_gain: false`` all hints are kept; raises where none passes.
     """
     if "sdpo" not in recipe.channels.weights() or not data.hints:
         return data, {}

@@ -46,13 +46,8 @@ KEPT = 2
 class ChannelStates:
     """The states of one replica's channels, round by round.
 
-    Args:
-        run_dir: the run's folder.
-        slot: 0-based replica.
-        keep_all: keep the state of every round, not of the last two.
-        first: an earlier run's state to start from, if any.
-        log: an outer log on other storage, which gets the states too.
-        uploader: uploads its events with each state.
+    ``first`` is an earlier run's state to start from. ``log`` is on other storage and gets the
+    states too, with the events of ``uploader``.
     """
 
     def __init__(
@@ -156,20 +151,10 @@ def write_checkpoint(
     round_: int | None = None,
     states: Path | None = None,
 ) -> None:
-    """Write a committed state as a PEFT adapter, or as a whole model without LoRA.
+    """Write a round's state, by default the last, as a PEFT adapter, or without LoRA a whole model.
 
-    The folder appears whole or not at all. The tokenizer with its chat template lies beside
-    the weights.
-
-    Args:
-        recipe: what was trained.
-        url: the outer log.
-        run_id: the run in it.
-        target: the folder; an existing one is replaced.
-        base: the model's content (``training.run.Content``): its name for other machines.
-        files: further files of the folder, name to text.
-        round_: which state; ``None`` is the last.
-        states: file with the channels' states, if any.
+    The folder appears whole or not at all, with the tokenizer and ``files`` (name to text).
+    ``base`` is the model's content (``training.run.Content``), with its name for other machines.
     """
     theta, _ = read_state(url, run_id, round_)
     resolved = resolve_model(recipe.model)

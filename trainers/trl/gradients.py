@@ -32,14 +32,7 @@ class NotFinite(ComposerError):
 
 
 class StepGradients:
-    """The gradients of one optimizer step.
-
-    Args:
-        parameters: the trained ones; their ``grad`` is empty at the beginning of a step.
-        measured: keep the channels apart and report their norms.
-        channels: all of the run, in the order in which every rank goes through them.
-        ranks: over which gradients are summed.
-    """
+    """The gradients of one optimizer step, summed over ``ranks``; ``channels`` in their order."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
 from composer_pipeline.diloco.checkpoint import bare
@@ -39,53 +39,41 @@ class OverRanks(TrainerCallback):
         self._whole: Whole | None = None
         self._round, self.position, self.ends_round = 1, 0, False
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Join on rank 0, and start all ranks from what it has adopted."""
-        model = given["model"]
-        self._gather(model)
-        if self._inner is not None:
-            self._inner.on_train_begin(args, state, control, **given | {"model": self._of(model)})
+        self._gather(given["model"])
+        self._forward("on_train_begin", args, state, control, given)
         self._follow(state, control, given, moved=True, began=True)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Forward to rank 0's callback."""
-        if self._inner is not None:
-            self._inner.on_step_begin(args, state, control, **given)
+        self._forward("on_step_begin", args, state, control, given)
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Share whether the round ends with this step."""
-        ends = None
-        if self._inner is not None:
-            self._inner.on_optimizer_step(args, state, control, **given)
-            ends = self._inner.ends_round
-        self.ends_round = self._ranks.share(ends)
+        self._forward("on_optimizer_step", args, state, control, given)
+        self.ends_round = self._ranks.share(self._inner is not None and self._inner.ends_round)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """End the round on rank 0, and continue from what it has adopted."""
-        model, moved = given["model"], False
         if self.ends_round:
-            self._gather(model)
-        if self._inner is not None:
-            self._inner.on_step_end(args, state, control, **given | {"model": self._of(model)})
-            moved = self._inner.replica.round != self._round or self._inner.replica.finished
+            self._gather(given["model"])
+        self._forward("on_step_end", args, state, control, given)
+        replica = self._inner.replica if self._inner is not None else None
+        moved = replica is not None and (replica.round != self._round or replica.finished)
         self._follow(state, control, given, moved=moved)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Leave on rank 0; all ranks have the newest committed parameters."""
-        model = given["model"]
-        self._gather(model)
+        self._gather(given["model"])
+        self._forward("on_train_end", args, state, control, given)
+
+    def _forward(
+        self, event: str, args: Any, state: Any, control: Any, given: dict[str, Any]
+    ) -> None:
         if self._inner is not None:
-            self._inner.on_train_end(args, state, control, **given | {"model": self._of(model)})
+            model = given["model"] if self._whole is None else self._whole
+            getattr(self._inner, event)(args, state, control, **given | {"model": model})
 
     def _gather(self, model: Any) -> None:
         """Keep whole copies on rank 0 where parameters are sharded; a collective call."""
@@ -100,19 +88,21 @@ class OverRanks(TrainerCallback):
         if self._ranks.lead:
             self._whole = Whole(full)
 
-    def _of(self, model: Any) -> Any:
-        return model if self._whole is None else self._whole
-
     def _follow(
-        self, state: TrainerState, control: TrainerControl, given: Mapping[str, Any], *,
-        moved: bool, began: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        state: Any,
+        control: Any,
+        given: Mapping[str, Any],
+        *,
+        moved: bool,
+        began: bool = False,
+    ) -> None:
         """Bring every rank to rank 0's round, parameters, schedule and moments."""
         scheduler = getattr(given.get("lr_scheduler"), "scheduler", given.get("lr_scheduler"))
         optimizer = bare(given.get("optimizer"))
-        told: dict[str, Any] = {}
+        lead: dict[str, Any] = {}
         if self._inner is not None:
-            told = {
+            lead = {
                 "round": self._inner.replica.round,
                 "position": self._inner.position(),
                 "stop": control.should_training_stop,
@@ -121,15 +111,15 @@ class OverRanks(TrainerCallback):
                 "schedule": scheduler.state_dict() if moved and scheduler is not None else None,
                 "empty": optimizer is not None and not optimizer.state,
             } | (self._begun(optimizer) if began else {})
-        told = self._ranks.share(told)
-        self._round, self.position = told["round"], told["position"]
-        control.should_training_stop = told["stop"]
-        if not told["moved"]:
+        lead = self._ranks.share(lead)
+        self._round, self.position = lead["round"], lead["position"]
+        control.should_training_stop = lead["stop"]
+        if not lead["moved"]:
             return
         self._adopt(given["model"])
         if not self._ranks.lead:
-            state.num_input_tokens_seen = told["seen"]
-            self._take(told, scheduler, optimizer)
+            state.num_input_tokens_seen = lead["seen"]
+            self._take(lead, scheduler, optimizer)
 
     def _begun(self, optimizer: Any) -> dict[str, Any]:
         """Return what rank 0 has restored of an earlier process."""
@@ -138,16 +128,16 @@ class OverRanks(TrainerCallback):
             found["moments"] = optimizer.state_dict()
         return found
 
-    def _take(self, told: Mapping[str, Any], scheduler: Any, optimizer: Any) -> None:
+    def _take(self, lead: Mapping[str, Any], scheduler: Any, optimizer: Any) -> None:
         """Set this rank's own state to rank 0's."""
-        if "private" in told:
-            self.trainer.load_private(*told["private"])
-        if optimizer is not None and told["empty"]:
+        if "private" in lead:
+            self.trainer.load_private(*lead["private"])
+        if optimizer is not None and lead["empty"]:
             optimizer.state.clear()
-        if "moments" in told:
-            optimizer.load_state_dict(told["moments"])
-        if scheduler is not None and told["schedule"] is not None:
-            scheduler.load_state_dict(told["schedule"])
+        if "moments" in lead:
+            optimizer.load_state_dict(lead["moments"])
+        if scheduler is not None and lead["schedule"] is not None:
+            scheduler.load_state_dict(lead["schedule"])
             rates = scheduler.get_last_lr()
             for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate

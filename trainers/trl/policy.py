@@ -19,17 +19,7 @@ from trainers.trl.rows import Row, backbone_and_head, logit_transform, response_
 
 
 class Policy:
-    """A causal language model, bare or with a LoRA adapter.
-
-    Args:
-        model: not wrapped by any parallelism.
-        pad: id of padding positions.
-        device: where to compute.
-        autocast: opened around each forward.
-
-    Raises:
-        InputError: the model's head has a bias.
-    """
+    """A causal language model, bare or with a LoRA adapter, whose head has no bias."""
 
     #: Whether the states come out of a forward that rows share.
     shared = False
@@ -91,12 +81,9 @@ def frozen_copy(policy: Policy) -> Policy:
 
 
 def load_base(resolved: str, recipe: TrainingRecipe) -> Any:
-    """Load a resolved model, bare.
-
-    ``dtype: bf16`` loads bf16 weights where only an adapter is trained; PEFT keeps the adapter
-    in float32. A fully trained model stays in float32 and computes under autocast: bf16 cannot
-    hold small updates.
-    """
+    """Load a resolved model, bare."""
+    # A fully trained model stays in float32 under autocast: bf16 cannot hold small updates. PEFT
+    # keeps adapters in float32.
     half = recipe.dtype == "bf16" and recipe.lora.r > 0
     return AutoModelForCausalLM.from_pretrained(
         resolved,
@@ -106,10 +93,7 @@ def load_base(resolved: str, recipe: TrainingRecipe) -> Any:
 
 
 def base_identity(model: Any, tokenizer: Any, recipe: TrainingRecipe) -> str:
-    """Return short named hashes of what all replicas of a run must have in common.
-
-    Replicas that merge changes of different weights, or of other prompts, train nothing.
-    """
+    """Return named hashes of what all replicas of a run must have in common."""
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())

@@ -6,7 +6,6 @@ are summed over the ranks, never averaged, and the sum is that of one process.
 
 import argparse
 import datetime as dt
-import hashlib
 import logging
 import os
 import signal
@@ -26,7 +25,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from composer_pipeline.diloco.spec import identity_by_name
 from composer_pipeline.diloco.supervisor import (
     EXIT_BAD_INPUT,
     EXIT_WOULD_REPEAT,
@@ -35,8 +33,6 @@ from composer_pipeline.diloco.supervisor import (
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.plan import VISIBLE
-from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import file_digest
 from trainers.trl.rows import backbone_and_head
 
 #: Variables by which a process knows its rank, how many there are, and the file where they meet.
@@ -53,13 +49,8 @@ BUCKET = 64 * 2**20
 class Ranks:
     """A replica's processes; a single one by default, where every method returns at once.
 
-    Args:
-        rank: of this process, from 0; rank 0 alone talks to log, disk and people.
-        size: how many there are.
-
-    Attributes:
-        sharded: each rank holds a part of the model's layers, so that every forward and backward
-            involves all ranks: they run the same number of each.
+    ``sharded``: each rank holds a part of the model's layers, so that every forward and backward
+    involves all ranks. Rank 0 alone talks to log, disk and people.
     """
 
     sharded = False
@@ -139,17 +130,6 @@ class Ranks:
             whole = tensor.contiguous()
             dist.broadcast(whole, src=0)
             tensor.copy_(whole)
-
-    def same(self, facts: Mapping[str, str]) -> None:
-        """Raise ``InputError`` on every rank where a named fact differs between ranks."""
-        first, *others = self.gather(dict(facts))
-        for rank, other in enumerate(others, 1):
-            for name in {**first, **other}:
-                if first.get(name) != other.get(name):
-                    raise InputError(
-                        f"rank {rank} of {self.size} has other {name} than rank 0: all ranks of a"
-                        " replica read one run folder and one model; start the run again"
-                    )
 
     def leave(self) -> None:
         """Wait for the others, and leave the group."""
@@ -341,24 +321,6 @@ def end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 def _send(rank: subprocess.Popen[bytes], number: int) -> None:
     if rank.poll() is None:
         rank.send_signal(number)
-
-
-def facts_of(identity: str, run_dir: Path, recipe: TrainingRecipe) -> dict[str, str]:
-    """Return named digests: of base model and recipe, rows, and the base model's scores."""
-    return {
-        **identity_by_name(identity),
-        "ranks": recipe.ranks.model_dump_json(),
-        "rows": _digest(run_dir / "data"),
-        "scores of the base model": _digest(run_dir / "base"),
-    }
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\0".encode())
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

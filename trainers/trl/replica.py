@@ -13,8 +13,6 @@ import argparse
 import hashlib
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,71 +44,47 @@ from trainers.trl.gradients import DeadChannel
 from trainers.trl.outer_log import AGREED, START, EventUploader
 from trainers.trl.outer_ranks import OverRanks
 from trainers.trl.policy import base_identity, load_base
-from trainers.trl.ranks import Ranks, facts_of
+from trainers.trl.ranks import Ranks
 from trainers.trl.trainer import ComposerTrainer, HeldOut
 
 #: Seconds between checks whether a run has started.
 LOOK_S = 1.0
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which run to join, and how.
-
-    Attributes:
-        url: folder or URL of the log.
-        run_id: the run in it.
-        slot: 0-based; ``None`` takes a free one.
-        model: this machine's copy of the base model, where the run's is a folder.
-        run_dir: folder for what this replica needs; ``None``: one in the cache.
-        wait_s: seconds to wait for a run that has not started.
-        attempt: 1-based, where a supervisor has claimed it for this start of the slot.
-    """
-
-    url: str
-    run_id: str
-    slot: int | None = None
-    model: str = ""
-    run_dir: Path | None = None
-    wait_s: float = 600.0
-    attempt: int | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder on this machine."""
-        if self.run_dir is not None:
-            return self.run_dir
-        place = hashlib.sha256(f"{self.url} {self.run_id}".encode()).hexdigest()[:12]
-        return cache_dir() / "replicas" / f"{self.run_id}-{place}"
+def folder_of(options: argparse.Namespace) -> Path:
+    """Return the run's folder on this machine, by default in the cache."""
+    if options.run_dir is not None:
+        return Path(options.run_dir)
+    place = hashlib.sha256(f"{options.log} {options.run_id}".encode()).hexdigest()[:12]
+    return cache_dir() / "replicas" / f"{options.run_id}-{place}"
 
 
-def join(wanted: Wanted, on_commit: Callable[[int, dict[str, Any]], None]) -> DiLoCoCallback | None:
+def join(options: argparse.Namespace) -> DiLoCoCallback | None:
     """Take a slot of a run and fill this machine's folder; ``None`` where the run is over."""
-    log = OuterLog.open(wanted.url, wanted.run_id)
-    there = _await(log, wanted.wait_s)
-    spec = there.agreement
-    if there.copy_of and not wanted.model:
+    log = OuterLog.open(options.log, options.run_id)
+    there = _await(log, options.wait_s)
+    spec, slot = there.agreement, options.slot
+    if there.copy_of and not options.model:
         raise InputError(
-            f"run {wanted.run_id} trains the model folder {there.copy_of!r} of the machine that"
-            " began it: give a copy of this machine with --model"
+            f"run {options.run_id} trains the model folder {there.copy_of!r} of the machine that"
+            " started it: give this machine's copy with --model"
         )
     if log.last_round() >= spec.rounds:
         return None
-    if wanted.slot is not None and not 0 <= wanted.slot < spec.replicas:
-        raise InputError(f"--slot {wanted.slot} is outside of 0..{spec.replicas - 1}")
-    if wanted.slot is not None:
-        slot, attempt = wanted.slot, wanted.attempt or claim(log, wanted.slot)
-    else:
-        timeout = spec.heartbeat_timeout_s
-        free = range(there.here, spec.replicas)
+    if slot is None:
+        timeout, free = spec.heartbeat_timeout_s, range(there.here, spec.replicas)
         slot, attempt = claim_free(log, free, timeout_s=timeout, wait_s=2 * timeout)
+    elif 0 <= slot < spec.replicas:
+        attempt = options.attempt or claim(log, slot)
+    else:
+        raise InputError(f"--slot {slot} is outside of 0..{spec.replicas - 1}")
     callback = DiLoCoCallback(
-        url=wanted.url, run_id=wanted.run_id, slot=slot, spec=spec, attempt=attempt,
-        on_commit=on_commit,
+        url=options.log, run_id=options.run_id, slot=slot, spec=spec, attempt=attempt,
+        on_commit=lambda _, info: emit("commit", info),
     )  # fmt: skip
     callback.replica.leaving.install()
-    callback.replica.announce()
-    _fill(log, there, wanted)
+    callback.replica.announce()  # nobody may leave this slot behind while it loads
+    _fill(log, there, options)
     return callback
 
 
@@ -127,15 +101,16 @@ def _await(log: OuterLog, wait_s: float) -> Inputs:
     return there
 
 
-def _fill(log: OuterLog, there: Inputs, wanted: Wanted) -> None:
+def _fill(log: OuterLog, there: Inputs, options: argparse.Namespace) -> None:
     """Download the run's files, and write the recipe with this machine's paths."""
-    folder = wanted.folder
+    folder = folder_of(options)
     inputs.fetch(log, there, folder)
     recipe = TrainingRecipe.load(folder / AGREED)
-    names: dict[str, Any] = {"model": wanted.model or recipe.model}
+    names: dict[str, Any] = {"model": options.model or recipe.model}
     if recipe.start_from == START:
         names["start_from"] = str(folder / START)
-    names["diloco"] = recipe.diloco.model_copy(update={"log": wanted.url, "run_id": wanted.run_id})
+    place = {"log": options.log, "run_id": options.run_id}
+    names["diloco"] = recipe.diloco.model_copy(update=place)
     write_recipe(recipe.model_copy(update=names), folder)
 
 
@@ -157,8 +132,7 @@ def main() -> int:
         print(f"error: {error}", flush=True)
         if isinstance(error, InputError | DeadChannel):
             return EXIT_BAD_INPUT
-        # The other replicas may bring back what is missing in the log, or a state to go on from;
-        # the store may be well again.
+        # The other replicas may restore the log or a state to resume from; the store may recover.
         again = isinstance(error, OuterLogError | Diverged | StoreFailed)
         return 1 if again else EXIT_WOULD_REPEAT
     return 0
@@ -185,20 +159,15 @@ def _options() -> argparse.Namespace:
 
 def train_elsewhere(options: argparse.Namespace, ranks: Ranks) -> None:
     """Join a run through its log alone, and train one of its slots."""
-    wanted = Wanted(
-        options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s,
-        options.attempt,
-    )  # fmt: skip
-    callback = join(wanted, lambda _, info: emit("commit", info))
+    callback = join(options)
     if callback is None:
-        emit("over", {"run_id": wanted.run_id})
+        emit("over", {"run_id": options.run_id})
         ranks.share(None)
         return
-    log = callback.replica.log
-    uploader = EventUploader(log, callback.slot, callback.replica.attempt)
+    uploader = EventUploader(callback.replica.log, callback.slot, callback.replica.attempt)
     emit("joined", {"slot": callback.slot, "attempt": callback.replica.attempt})
     try:
-        train(wanted.folder, callback, uploader, ranks)
+        train(folder_of(options), callback, uploader, ranks)
         uploader.upload()
     except BaseException:
         callback.replica.leave()
@@ -207,10 +176,9 @@ def train_elsewhere(options: argparse.Namespace, ranks: Ranks) -> None:
 
 def follow(ranks: Ranks) -> None:
     """Run a rank other than 0, which learns from rank 0 where the run is and what to train."""
-    told = ranks.share()
-    if told is None:
+    if (lead := ranks.share()) is None:
         return
-    run_dir, slot, start = told
+    run_dir, slot, start = lead
     recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
     outer = OverRanks(ranks, None)
     folder = run_dir / "replicas" / f"slot-{slot}"
@@ -282,13 +250,11 @@ def _trainer(
     data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
     model, tokenizer = load_base(resolved, recipe), load_tokenizer(resolved)
     identity = base_identity(model, tokenizer, recipe)
-    if ranks.several:
-        ranks.same(facts_of(identity, run_dir, recipe))
     trainer = ComposerTrainer(
         model=model, recipe=recipe, data=data, base=base, output_dir=folder, tokenizer=tokenizer,
         slot=slot, ranks=ranks, **options,
     )  # fmt: skip
-    looks = ranks.lead or ranks.lockstep  # where the model is in parts, all of them must
+    looks = ranks.lead or ranks.lockstep  # a sharded model runs on all ranks
     if looks and recipe.eval_every is not None and slot == 0 and (run_dir / HELD_OUT).is_dir():
         held_out = TrainingRecipe.load(run_dir / HELD_OUT / "recipe.yaml")
         trainer.held_out = HeldOut(held_out, run_dir, trainer.policy, trainer.trl_loss)

@@ -41,10 +41,7 @@ class Row:
 
 
 def micro_batches(rows: Sequence[T], sizes: Sequence[int], limit: int) -> list[list[T]]:
-    """Pack rows of like size so that a padded micro-batch has at most ``limit`` tokens.
-
-    A single row may exceed the limit.
-    """
+    """Pack rows of like size into padded micro-batches of at most ``limit`` tokens, or one row."""
     order = sorted(range(len(rows)), key=lambda i: -sizes[i])
     batches: list[list[int]] = []
     for i in order:
@@ -119,10 +116,8 @@ CHANNEL_OF = {LEAD: "sdpo"}
 class Stream:
     """Endless row numbers: a seeded shuffle of a replica's share for each epoch.
 
-    Args:
-        states: the state of each row of the share, by row number, in a fixed order.
-        partners: states that other channels have too; their rows may change places.
-        seed: of the run and the slot.
+    ``states`` maps the share's row numbers to states, in a fixed order; rows of ``partners``, the
+    states of other channels, may change places.
     """
 
     def __init__(
@@ -227,7 +222,7 @@ def _share(
     """Return the row numbers of a slot; slots differ by one row at most.
 
     A row goes to its state's slot in earlier channels (``homes``, which is extended), if there is
-    room. Each replica gets all rows of a channel that has fewer rows than replicas.
+    room. A channel with fewer rows than replicas gives all of them to each.
     """
     order = list(range(len(states)))
     random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret

@@ -25,10 +25,8 @@ SHARED = 0.5
 class Tree:
     """Nodes in insertion order; each is one token after its parent.
 
-    Attributes:
-        tokens: id of each node.
-        parents: node before each; -1 at the beginning of a sequence, always smaller than the node.
-        depths: how many tokens precede each: its position.
+    ``parents`` is -1 at the beginning of a sequence, and always smaller than the node; ``depths``
+    counts the tokens before each: its position.
     """
 
     def __init__(self) -> None:
@@ -158,11 +156,7 @@ def block_mask(trees: Sequence[Tree], device: Any) -> Any:
 
 
 def mask_of(trees: Sequence[Tree], device: Any) -> Any:
-    """Return FlexAttention's ``mask_mod``.
-
-    Runs of nodes without a branch are segments; a node sees the segments on its own path, up to
-    itself.
-    """
+    """Return FlexAttention's ``mask_mod``: a node sees the segments on its path, up to itself."""
     width = max(len(tree) for tree in trees)
     segment = torch.zeros((len(trees), width), dtype=torch.long)
     above: list[list[list[int]]] = []
@@ -262,10 +256,7 @@ class SharedStates(Policy):
         return self._leaf.grad is None or bool(self._leaf.grad.isfinite().all())
 
     def backward(self, *, again: bool, always: bool = False) -> None:
-        """Send the gradient of the states through the backbone, and reset it.
-
-        ``again``: another call follows. ``always``: also without any gradient, as other ranks wait.
-        """
+        """Send the states' gradient, if any or ``always``, through the backbone."""
         grad = self._leaf.grad
         if grad is None and always:
             grad = torch.zeros_like(self._leaf)
@@ -290,10 +281,8 @@ def _dtype(policy: Policy, backbone: Any) -> torch.dtype:
 
 @contextmanager
 def masked_attention(policy: Policy) -> Iterator[None]:
-    """Let the model's attention take a tree's mask: FlexAttention on CUDA, else as it is.
-
-    Open around forward and backward: the latter recomputes checkpointed activations.
-    """
+    """Let the model's attention take a tree's mask: FlexAttention on CUDA, else as it is."""
+    # To be open around the backward too, which recomputes checkpointed activations.
     config = backbone_and_head(policy.model)[0].config
     before = config._attn_implementation
     if torch.device(policy.device).type == "cuda" and before != "eager":

@@ -47,11 +47,7 @@ from trainers.trl.shared_prefix import why_not
 
 
 def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
-    """Return the trainer's arguments.
-
-    TRL sees one batch per optimizer step: micro-batches are ``ComposerTrainer``'s own, since TRL's
-    are a number of rows, whatever their length.
-    """
+    """Return the trainer's arguments; TRL sees one batch a step, micro-batches are our own."""
     grpo, cuda = recipe.channels.grpo, torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output_dir),
@@ -102,44 +98,30 @@ def channels_of(
 ) -> list[Channel[Any]]:
     """Return the weighted channels of a recipe; raises ``InputError`` where one has no row."""
     built: list[Channel[Any]] = []
-    plans = planned(recipe, data, slot)
-    for name, weight in recipe.channels.weights().items():
-        rows = rows_of(data, name)
-        given = (rows, plans[name], recipe.channels.rows_per_step()[name], weight)
+    plans, options = planned(recipe, data, slot), recipe.channels
+    for name, weight in options.weights().items():
+        given = (rows_of(data, name), plans[name], options.rows_per_step()[name], weight)
         if name == "grpo":
             built.append(
                 Grpo(
-                    *given,
-                    trl_loss=trl_loss,
-                    limit=recipe.data.max_completion_tokens,
-                    length=mean_length(data.groups),
-                    threshold=recipe.channels.grpo.off_policy_threshold,
-                    base_logps=base.answers(),
-                    sampler=sampler,
-                    recorded=recipe.channels.grpo.recorded,
+                    *given, trl_loss=trl_loss, limit=recipe.data.max_completion_tokens,
+                    length=mean_length(data.groups), options=options.grpo,
+                    base_logps=base.answers(), sampler=sampler,
                 )
-            )
+            )  # fmt: skip
         elif name == "sdpo":
-            options = recipe.channels.sdpo
+            reader = teacher(options.sdpo.teacher, policy, ema_rate=options.sdpo.ema_rate)
             built.append(
                 Sdpo(
-                    *given,
-                    options=options,
-                    teacher=teacher(options.teacher, policy, ema_rate=options.ema_rate),
-                    steps=recipe.total_steps,
-                    gains=base.gains(),
-                    base_logps=base.failed(),
+                    *given, options=options.sdpo, teacher=reader, steps=recipe.total_steps,
+                    gains=base.gains(), base_logps=base.failed(),
                 )
-            )
+            )  # fmt: skip
         elif name == "dpo":
             # Factors over all rows, not a replica's share: every replica weights alike.
+            factors = loss_factors(data.pairs)
             built.append(
-                Dpo(
-                    *given,
-                    references=base.references(),
-                    factors=loss_factors(data.pairs),
-                    options=recipe.channels.dpo,
-                )
+                Dpo(*given, references=base.references(), factors=factors, options=options.dpo)
             )
         else:
             built.append(Sft(*given))
@@ -147,14 +129,7 @@ def channels_of(
 
 
 class HeldOut:
-    """Measures the policy on the held-out rows; ``<run>/held-out`` is laid out like a run folder.
-
-    Args:
-        recipe: of those rows, which takes all of them in one step.
-        run_dir: the run's folder.
-        policy: the model that is trained.
-        trl_loss: TRL's loss of a batch of answers.
-    """
+    """Measures the policy on ``<run>/held-out``, laid out like a run folder."""
 
     def __init__(
         self, recipe: TrainingRecipe, run_dir: Path, policy: Policy, trl_loss: TrlLoss
@@ -168,8 +143,8 @@ class HeldOut:
     def measure(self) -> dict[str, float]:
         """Return each channel's numbers, and ``loss``: the weighted sum of DPO, SDPO and SFT.
 
-        GRPO's loss says nothing about a model; where it is the only channel, ``loss`` is what its
-        worst answers gained minus what its best ones did, in nats.
+        GRPO's loss says nothing about a model: alone, ``loss`` is the gain of its worst answers
+        minus that of its best ones, in nats.
         """
         numbers: dict[str, float] = {}
         losses: list[float] = []
@@ -291,8 +266,7 @@ class ComposerTrainer(GRPOTrainer):
         )
         self._load_states()
         self._watch = Watch(
-            [channel.name for channel in self.channels],
-            inner_steps=recipe.diloco.inner_steps,
+            [channel.name for channel in self.channels], inner_steps=recipe.diloco.inner_steps
         )
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
         self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Tensor | None]
@@ -365,11 +339,7 @@ class ComposerTrainer(GRPOTrainer):
     def trl_loss(
         self, batch: dict[str, Tensor], known: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return TRL's GRPO loss of a batch, and log p (B, T) of its completions.
-
-        Keys of the batch are those of ``GRPOTrainer._compute_loss``. With ``known`` TRL runs no
-        forward.
-        """
+        """Return TRL's GRPO loss of a batch, and log p (B, T) of its completions."""
         self._known = known
         try:
             loss = self._compute_loss(self.model, batch)

@@ -18,9 +18,7 @@ R = TypeVar("R")
 
 
 class Channel(ABC, Generic[R]):
-    """One term of the loss.
-
-    Every row has an ``id`` for messages.
+    """One term of the loss; every row has an ``id`` for messages.
 
     Attributes:
         name: of the channel in recipes and metrics.
@@ -31,7 +29,6 @@ class Channel(ABC, Generic[R]):
         rows: all rows of the channel.
         plan: row numbers in the order in which this replica takes them, from step 0 of the run.
         per_step: rows of one optimizer step.
-        weight: see above.
     """
 
     name: str

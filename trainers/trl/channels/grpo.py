@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
 
+from composer_pipeline.training.recipe import Grpo as Options
 from composer_pipeline.training.rows import Group, column_of, item_lengths_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.policy import Policy
@@ -62,10 +63,9 @@ class Grpo(Channel[Answer]):
         trl_loss: TRL's loss.
         limit: TRL's ``max_completion_length``, which its own normaliser holds.
         length: L, tokens.
-        threshold: TRL's ``off_policy_mask_threshold``, for the metrics.
+        options: the recipe's channel.
         base_logps: state id to log p of each recorded answer's tokens under the base model.
         sampler: samples answers from the policy; ``None`` takes the recorded ones alone.
-        recorded: take the recorded answers.
         args: of :class:`Channel`.
     """
 
@@ -77,15 +77,13 @@ class Grpo(Channel[Answer]):
         trl_loss: TrlLoss,
         limit: int,
         length: float,
-        threshold: float | None,
+        options: Options,
         base_logps: Mapping[str, Sequence[Sequence[float]]],
         sampler: Sampler | None = None,
-        recorded: bool = True,
     ) -> None:
         super().__init__(*args)
         self._trl_loss, self._limit, self._length = trl_loss, limit, length
-        self._threshold, self._base_logps = threshold, base_logps
-        self._sampler, self._recorded = sampler, recorded
+        self._options, self._base_logps, self._sampler = options, base_logps, sampler
 
     def window(self, policy: Policy, step: int) -> list[Answer]:
         """Return the answers of the step's groups."""
@@ -110,7 +108,7 @@ class Grpo(Channel[Answer]):
     def _answers(self, group: Group, own: Sampled | None, groups: int) -> list[Answer]:
         """Return the distinct answers of a group, recorded and sampled."""
         answers: dict[tuple[int, ...], tuple[int, float, Sequence[float]]] = {}
-        if self._recorded:
+        if self._options.recorded:
             for ids, count, reward, logps in zip(
                 group.completions, group.counts, group.rewards, self._base_logps[group.id],
                 strict=True,
@@ -180,13 +178,13 @@ class Grpo(Channel[Answer]):
     ) -> None:  # fmt: skip
         numbers, mask = self.numbers, batch["completion_mask"]
         kept = torch.ones((len(rows), 1), device=mask.device)
-        if self._threshold is not None:
+        if self._options.off_policy_threshold is not None:
             kept = GRPOTrainer.get_off_policy_mask(
                 advantages=batch["advantages"].unsqueeze(1),
                 per_token_logps=logps,
                 sampling_per_token_logps=batch["sampling_per_token_logps"],
                 mask=mask,
-                off_policy_threshold=self._threshold,
+                off_policy_threshold=self._options.off_policy_threshold,
             )
         pushing = batch["advantages"].ne(0).unsqueeze(1)
         numbers["active"] += float((mask * pushing * kept).sum())

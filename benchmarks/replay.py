@@ -147,8 +147,8 @@ def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
         began, cpu_began = time.perf_counter(), cpu()
         asyncio.run(run.main(None))
         wall, used = time.perf_counter() - began, cpu() - cpu_began
-        lane = run.lanes["stub"]
-        assert lane.bought == calls, (lane.bought, lane.errors)
+        window = run.windows["stub"]
+        assert window.bought == calls, (window.bought, window.errors)
         assert ledger.status()["run:bench"].spent == calls * 123_456_000
     return {"cpu": used, "wall": wall, "calls": calls}
 

@@ -100,7 +100,7 @@ class Caller:
         calls: PaidCalls,
         *,
         ceiling: Pico,
-        lanes: Mapping[str, TeacherWindow],
+        windows: Mapping[str, TeacherWindow],
         stop: asyncio.Event,
         progress: Progress | None = None,
         answers: Answers | None = None,
@@ -112,7 +112,7 @@ class Caller:
         self.calls = calls
         self.commits = calls.commits
         self.ceiling = ceiling
-        self.lanes = lanes
+        self.windows = windows
         #: Set when nothing more may be asked.
         self.stop = stop
         self.progress = progress
@@ -162,11 +162,11 @@ class Caller:
         ``unit`` is the unit of the state, for the prefix-anchored bound. With ``first_pass``,
         return False, to be asked again, where the budget refuses it.
         """
-        lane = self.lanes[teacher.name]
+        window = self.windows[teacher.name]
         question = self.questions.build(state, teacher)
         await self.gate.acquire(size := len(question.body))
         try:
-            why = await self._answer(question, state, teacher, lane, unit, first_pass=first_pass)
+            why = await self._answer(question, state, teacher, window, unit, first_pass=first_pass)
         finally:
             self.gate.release(size)
         if why == _LATER:
@@ -179,10 +179,10 @@ class Caller:
             self.settled[teacher.name, state.day] += 1
         if self.answers:
             self.answers.add_nothing(state.state_id, teacher.name)
-        lane.done += 1
+        window.done += 1
         if self.progress:
-            done = sum(one.done for one in self.lanes.values())
-            self.progress(teacher.name, done, sum(one.asked for one in self.lanes.values()))
+            done = sum(one.done for one in self.windows.values())
+            self.progress(teacher.name, done, sum(one.asked for one in self.windows.values()))
         return True
 
     async def _answer(
@@ -190,7 +190,7 @@ class Caller:
         question: Question,
         state: "TraceState",
         teacher: Teacher,
-        lane: TeacherWindow,
+        window: TeacherWindow,
         unit: Unit | None,
         *,
         first_pass: bool,
@@ -204,13 +204,13 @@ class Caller:
                 question = msgspec.structs.replace(
                     question, amount=min(question.amount, amount), unanchored=question.amount
                 )
-        closed = self._closed(lane, question)
+        closed = self._closed(window, question)
         if closed or question.refuse or question.skip:
             stored = await self.commits.do(operations.outcome(question.key, question.call))
             if stored:
-                self._count_stored(question, lane, stored)
+                self._count_stored(question, window, stored)
             elif question.refuse:
-                lane.refused += 1
+                window.refused += 1
                 self.refusals.append(_refusal_row(question))
             elif question.skip:
                 self.skipped.append(
@@ -219,7 +219,7 @@ class Caller:
             else:
                 return closed
             return ""
-        why, outcome = await self._buy(question, teacher, lane, first_pass=first_pass)
+        why, outcome = await self._buy(question, teacher, window, first_pass=first_pass)
         if chained and outcome and outcome.prompt_tokens:
             measured = anchor(question.body, outcome.prompt_tokens)
             if measured:
@@ -230,7 +230,7 @@ class Caller:
         self,
         question: Question,
         teacher: Teacher,
-        lane: TeacherWindow,
+        window: TeacherWindow,
         *,
         first_pass: bool,
     ) -> tuple[str, Outcome | None]:
@@ -247,9 +247,9 @@ class Caller:
                 # purchase; once it has ended, they are a hit of the response cache.
                 longest_s = self.limits.recover_after_s
                 await self._pause(min(lost_us / 1_000_000 + longest_s - time.time(), longest_s))
-            await lane.acquire()
+            await window.acquire()
             try:
-                if why := self._closed(lane, question):
+                if why := self._closed(window, question):
                     return why, None
                 room = NOTHING if recovery else self._room(question.to_recover)
                 admission = await self.calls.reserve(
@@ -260,9 +260,9 @@ class Caller:
                     tries += 1
                     sent_us = time.time_ns() // 1000
                     self._flying[admission.attempt] = question.to_recover
-                    outcome = await self._chat(question, teacher, lane, admission.attempt, price)
+                    outcome = await self._chat(question, teacher, window, admission.attempt, price)
             finally:
-                lane.release()
+                window.release()
             # The slot is for what is in flight; the bill is written without it.
             if outcome is not None:
                 if outcome.kind == "refused" and recovery and tries < self.limits.attempts:
@@ -270,7 +270,7 @@ class Caller:
                     outcome = msgspec.structs.replace(outcome, kind="unbilled", retryable=True)
                 if outcome.cut and not self._may_fetch_again(teacher, outcome, tries):
                     outcome = settled_as_it_is(outcome)
-                await self._settle(question, teacher, lane, admission.attempt, outcome)
+                await self._settle(question, teacher, window, admission.attempt, outcome)
                 if outcome.kind == "unknown" and not outcome.ended:
                     self.unknown_since[question.key] = sent_us
                 if outcome.kind in ("billed", "unpriced", "refused"):
@@ -282,18 +282,18 @@ class Caller:
                 if outcome.ended:
                     wait = 0.0
                 if outcome.stop or not outcome.retryable or tries >= self.limits.attempts:
-                    lane.unknown += outcome.kind == "unknown"
+                    window.unknown += outcome.kind == "unknown"
                     return outcome.detail, None
                 if outcome.retry_after is None:
                     longest = self.limits.backoff_s * 2 ** (tries - 1)
                     longest = min(self.limits.backoff_cap_s, longest)
                     await self._pause(random.uniform(0, longest))  # noqa: S311
             elif admission.kind == "cached":
-                self._count_stored(question, lane, admission.outcome)
+                self._count_stored(question, window, admission.outcome)
                 return "", None
             elif admission.kind == "quarantined":
-                lane.stop(f"bound_violation: {admission.why}")
-                return f"teacher stopped: {lane.stopped}", None
+                window.stop(f"bound_violation: {admission.why}")
+                return f"teacher stopped: {window.stopped}", None
             elif admission.kind == "refused":
                 if first_pass:
                     return _LATER, None  # other recoveries make room
@@ -331,37 +331,37 @@ class Caller:
         self,
         question: Question,
         teacher: Teacher,
-        lane: TeacherWindow,
+        window: TeacherWindow,
         attempt: str,
         price: TokenPrice,
     ) -> Outcome:
         """Send once, and let the teacher's window learn from the outcome."""
-        lane.calls += 1
-        sent = lane.now()
+        window.calls += 1
+        sent = window.now()
         try:
             outcome = await self.calls.send(self._wire(teacher), attempt, question.body, price)
         except asyncio.CancelledError:
-            lane.unknown += 1
+            window.unknown += 1
             raise
         if outcome.kind in ("billed", "unpriced"):
-            lane.succeeded(outcome.latency_ms)
+            window.succeeded(outcome.latency_ms)
         elif outcome.kind == "refused":
-            lane.unreachable = False
+            window.unreachable = False
         else:
-            lane.failed(
+            window.failed(
                 outcome.detail,
                 busy=outcome.status in BUSY_STATUSES,
                 retry_after=outcome.retry_after,
                 sent=sent,
             )
-            lane.unreachable = outcome.unreachable
+            window.unreachable = outcome.unreachable
         return outcome
 
     async def _settle(
         self,
         question: Question,
         teacher: Teacher,
-        lane: TeacherWindow,
+        window: TeacherWindow,
         attempt: str,
         outcome: Outcome,
     ) -> None:
@@ -369,24 +369,24 @@ class Caller:
         within = await self.calls.settle(self._wire(teacher), attempt, outcome)
         self._flying.pop(attempt, None)
         if not within:
-            lane.stop("bound_violation: a bill passed its worst case")
-        lane.refused += outcome.kind == "refused"
+            window.stop("bound_violation: a bill passed its worst case")
+        window.refused += outcome.kind == "refused"
         if outcome.kind in ("billed", "unpriced"):
-            lane.bought += 1
-            lane.recovered += bool(outcome.source_id)
-            lane.unreadable += not outcome.readable
-            lane.cost = Pico(lane.cost + (outcome.cost or 0))
-            lane.prompt_tokens += outcome.prompt_tokens
-            lane.cached_tokens += outcome.cached_tokens
+            window.bought += 1
+            window.recovered += bool(outcome.source_id)
+            window.unreadable += not outcome.readable
+            window.cost = Pico(window.cost + (outcome.cost or 0))
+            window.prompt_tokens += outcome.prompt_tokens
+            window.cached_tokens += outcome.cached_tokens
             if self.answers:
                 self.answers.add(question.call, outcome.body)
         if outcome.stop == "account" and teacher.endpoint is None:
             self.account = outcome.detail
-            for one in self.lanes.values():
+            for one in self.windows.values():
                 one.stopped_account = not one.stopped or one.stopped_account
                 one.stop(outcome.detail)
         elif outcome.stop:
-            lane.stop(outcome.detail)
+            window.stop(outcome.detail)
 
     def _wire(self, teacher: Teacher) -> Wire:
         return self.wires[self.questions.teacher_set.endpoint_of(teacher).name]
@@ -398,21 +398,21 @@ class Caller:
         endpoint = self.questions.teacher_set.endpoint_of(teacher)
         return tries == 1 and endpoint.api == "openrouter" and endpoint.recovery_cache_s > 0
 
-    def _count_stored(self, question: Question, lane: TeacherWindow, outcome: str) -> None:
+    def _count_stored(self, question: Question, window: TeacherWindow, outcome: str) -> None:
         """Count a reply that the ledger had before."""
-        lane.cached += outcome == "billed"
-        lane.refused += outcome == "refused"
+        window.cached += outcome == "billed"
+        window.refused += outcome == "refused"
         if self.answers and outcome == "billed":
             self.answers.add_stored(question.call)
 
-    def _closed(self, lane: TeacherWindow, question: Question) -> str:
+    def _closed(self, window: TeacherWindow, question: Question) -> str:
         """Return why nothing more may be asked here, or an empty string."""
         if self.stop.is_set():
             return "interrupted"
         if self.account:
             return f"the endpoint refuses the account: {self.account}"
-        if lane.stopped:
-            return f"teacher stopped: {lane.stopped}"
+        if window.stopped:
+            return f"teacher stopped: {window.stopped}"
         scopes = self.calls.scopes(question.call) if self.too_dear else ()
         for name, (least, _) in self.too_dear.items():
             late = self.whole_days and self.stopped_at[name] != question.call.day

@@ -185,7 +185,9 @@ def replay(
             report = run.report(figures)
             failure = run.failure(report)
             cut_short = failure or report.exhausted_scope
-            tried = {n for n, lane in run.lanes.items() if not (cut_short or lane.unreachable)}
+            tried = {
+                n for n, window in run.windows.items() if not (cut_short or window.unreachable)
+            }
             records.write(figures, run.asked, run.caller.settled, report.why(), tried=tried)
     finally:
         if opened is not ledger:
@@ -227,13 +229,13 @@ class _Run:
         self.day_done: Callable[[str], None] | None = None
         self.on_progress = on_progress
         self.answers = Answers(ledger, checks) if checks else None
-        self.lanes = {
+        self.windows = {
             teacher.name: TeacherWindow(
                 teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s
             )
             for teacher in questions.teachers
         }
-        self.reach = Reachability(list(self.lanes.values()))
+        self.reach = Reachability(list(self.windows.values()))
         self.interrupted = False
         self.phase = "starting"
         self.sweep = ""
@@ -247,7 +249,7 @@ class _Run:
 
     async def main(self, api_key: str | None) -> None:
         self.stop = asyncio.Event()
-        self.tasks = Tasks(self.stop, self.limits.drain_s, self._close_lanes)
+        self.tasks = Tasks(self.stop, self.limits.drain_s, self._close_windows)
         loop = asyncio.get_running_loop()
         signals = [signal.SIGTERM, signal.SIGINT]
         if threading.current_thread() is not threading.main_thread():
@@ -261,7 +263,7 @@ class _Run:
                     self.questions,
                     PaidCalls(commits, self.run_id, self.budget),
                     ceiling=self.ceiling,
-                    lanes=self.lanes,
+                    windows=self.windows,
                     stop=self.stop,
                     progress=self.progress,
                     answers=self.answers,
@@ -297,7 +299,7 @@ class _Run:
                 await self._recover()
                 for name, check in self.questions.catalogue_checks.items():
                     if check.stop:
-                        self.lanes[name].stop(check.stop)
+                        self.windows[name].stop(check.stop)
                 self.phase = "asking"
                 await self._ask()
         except BaseException:
@@ -313,9 +315,9 @@ class _Run:
         for number in signals:
             loop.remove_signal_handler(number)
 
-    def _close_lanes(self) -> None:
-        for lane in self.lanes.values():
-            lane.close()
+    def _close_windows(self) -> None:
+        for window in self.windows.values():
+            window.close()
 
     async def _settle_old(self, key: RunKey) -> None:
         """Settle what earlier runs may have paid for, where its cost is known without asking."""
@@ -365,7 +367,7 @@ class _Run:
             before = len(left)
             left = [(s, t) for s, t in left if (s.state_id, t.name) not in self._recovered]
         for state, teacher in pairs:
-            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
+            self.windows[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
 
     async def _ask(self) -> None:
         """Ask everything, or round after round until the selector names nothing new."""
@@ -387,8 +389,8 @@ class _Run:
             for name, ids in wanted.items():
                 self.asked.update((state_id, name) for state_id in ids)
         self.asked.update(self._recovered)
-        for name, lane in self.lanes.items():
-            lane.asked = sum(teacher == name for _, teacher in self.asked)
+        for name, window in self.windows.items():
+            window.asked = sum(teacher == name for _, teacher in self.asked)
         for states, wanted in zip(days, rounds, strict=True):
             if self.stop.is_set():
                 return
@@ -408,7 +410,7 @@ class _Run:
                     continue
                 pair = (state.state_id, teacher.name)
                 if pair not in named:
-                    self.lanes[teacher.name].asked += 1
+                    self.windows[teacher.name].asked += 1
                     wanted[teacher.name].add(state.state_id)
                     days.add(state.day)
                 named.add(pair)
@@ -449,27 +451,21 @@ class _Run:
         """Start a teacher's calls, a bounded number of them at once."""
         # Twice the window's cap: calls that wait for a retry must not hold up the others.
         room = asyncio.Semaphore(2 * teacher.concurrency)
+
+        async def one(state: "TraceState", unit: Unit) -> None:
+            try:
+                await self.caller.answer(state, teacher, unit)
+            finally:
+                queue.done(unit)
+                room.release()
+
         while not self.stop.is_set():
             await room.acquire()
             item = await queue.next()
             if item is None:
                 return
-            self.tasks.spawn(self._one(teacher, queue, room, *item))
+            self.tasks.spawn(one(*item))
             await asyncio.sleep(0)
-
-    async def _one(
-        self,
-        teacher: Teacher,
-        queue: Queue,
-        room: asyncio.Semaphore,
-        state: "TraceState",
-        unit: Unit,
-    ) -> None:
-        try:
-            await self.caller.answer(state, teacher, unit)
-        finally:
-            queue.done(unit)
-            room.release()
 
     # -- progress and the report -------------------------------------------------
 
@@ -483,7 +479,7 @@ class _Run:
 
     def _snapshot(self) -> Snapshot:
         scope = self.ledger.status()[f"run:{self.run_id}"]
-        return snapshot(self.phase, time.monotonic() - self._began, self.lanes, scope)
+        return snapshot(self.phase, time.monotonic() - self._began, self.windows, scope)
 
     def missing(self) -> dict[str, dict[str, int]]:
         """Return day -> teacher -> questions without an answer, where there are any."""
@@ -500,7 +496,7 @@ class _Run:
             run_id=self.run_id,
             endpoint=self.teacher_set.endpoint,
             states=len(self.questions.states),
-            windows=self.lanes,
+            windows=self.windows,
             scopes=self.ledger.status(),
             too_dear=self.caller.too_dear,
             by_day_teacher=figures,
@@ -518,9 +514,12 @@ class _Run:
             check = f"check {endpoint.api_key_env} and its credit"
             return f"endpoint {endpoint.name} refuses the account ({refused}); {check}"
         if self.interrupted:
-            done = f"{report.replies} of {sum(lane.asked for lane in self.lanes.values())} replies"
-            return f"replay was interrupted after {done}; run it again to go on"
-        down = all(lane.unreachable for lane in self.lanes.values())
+            asked = sum(window.asked for window in self.windows.values())
+            return (
+                f"replay was interrupted after {report.replies} of {asked} replies; run it again"
+                " to go on"
+            )
+        down = all(window.unreachable for window in self.windows.values())
         if self.reach.lost() or (report.not_bought and not report.replies and down):
             return (
                 f"endpoint {endpoint.url()} cannot be reached ({self.reach.why()}); nothing was"

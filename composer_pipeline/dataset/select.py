@@ -38,7 +38,11 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import Withdrawn
-from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions, is_strong
+from composer_pipeline.preferences.contamination import (
+    Benchmarks,
+    contaminated_sessions,
+    is_dropped,
+)
 from composer_pipeline.preferences.eligibility import (
     Reply,
     read_replies,
@@ -119,8 +123,7 @@ class Selection:
         if barred := self.barred.exclusion(session_id):
             return barred
         found = sorted(self._evidence.get(session_id, ()))
-        action = self._rules.evidence if is_strong(found) else self._rules.by_name
-        if not found or action != "drop":
+        if not is_dropped(found, self._rules):
             return None
         return Exclusion("contamination", "evidence", "; ".join(found))
 

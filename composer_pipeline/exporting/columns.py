@@ -30,7 +30,7 @@ from composer_pipeline.files import Replacement, replace, writing
 from composer_pipeline.lake.parquet import TableFile
 from composer_pipeline.lake.schema import DATASETS, JSON_LIST
 from composer_pipeline.lake.store import Lake, remember_exports
-from composer_pipeline.preferences.contamination import is_strong
+from composer_pipeline.preferences.contamination import is_dropped
 from composer_pipeline.preferences.hints import SOURCE, consensus_hint
 from composer_pipeline.preferences.pairs import RECORDED
 from composer_pipeline.preferences.rules import PreferenceRules
@@ -68,7 +68,9 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield the rows of a format; count in ``left`` what is left out, by reason."""
     if form in OF_PAIRS:
-        for row in _pairs(lake) if sampled is None else sampled:
+        for pair in lake.iter_rows("dataset_pairs") if sampled is None else sampled:
+            weight = 1.0 if pair["weight"] is None else pair["weight"]
+            row = {**pair, "weight": weight, "student": pair["student"] or RECORDED}
             if form == "kto":
                 yield {**row, "completion": row["chosen"], "label": True}
                 yield {**row, "completion": row["rejected"], "label": False}
@@ -80,21 +82,13 @@ def _rows(
         yield from _sdpo(lake, left, full_arguments=full_arguments)
 
 
-def _pairs(lake: Lake) -> Iterator[Row]:
-    for row in lake.iter_rows("dataset_pairs"):
-        weight = 1.0 if row["weight"] is None else row["weight"]
-        yield {**row, "weight": weight, "student": row["student"] or RECORDED}
-
-
 def _sft(lake: Lake, rules: PreferenceRules, left: Counter[str]) -> Iterator[Row]:
     """Yield the teachers' consensus at every state that has one, the agent's included."""
     columns = ["state_id", "reason", "contamination"]
     votes = {row["state_id"]: row for row in lake.iter_rows("votes", columns=columns)}
     for row in lake.iter_rows("dataset_groups"):
         vote = votes.get(row["state_id"], {})
-        found = vote.get("contamination") or []
-        action = rules.contamination.evidence if is_strong(found) else rules.contamination.by_name
-        if found and action == "drop":
+        if is_dropped(vote.get("contamination") or (), rules.contamination):
             left["contamination"] += 1
             continue
         agrees = vote.get("reason") in CONFIRMED
@@ -235,7 +229,7 @@ def export(
             be written.
     """
     if form not in FORMATS:
-        raise InputError(f"--format {form!r} is none of {', '.join(FORMATS)}, atif, pi")
+        raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}, atif, pi")
     if samples is not None and form not in OF_PAIRS:
         raise InputError(f"--samples replaces the rejected side, which format {form} does not have")
     if not lake.partitions("dataset_pairs"):

@@ -54,7 +54,7 @@ def export_sessions(
         StorageError: it cannot be written.
     """
     if form not in FORMATS:
-        raise InputError(f"--format {form!r} is none of {', '.join(FORMATS)}")
+        raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}")
     folder = Path(out)
     if folder.suffix or folder.is_file():
         raise InputError(f"--out {out}: format {form} writes a file for each session to a folder")

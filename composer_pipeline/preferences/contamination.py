@@ -1,7 +1,7 @@
 """Evidence of public benchmarks' repositories in sessions."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.files import strings
-from composer_pipeline.preferences.rules import PreferenceRules, bundled_benchmarks
+from composer_pipeline.preferences.rules import Contamination, PreferenceRules, bundled_benchmarks
 from composer_pipeline.states.state import TraceState, Unseen
 
 _INSTANCE = re.compile(r"(?<![\w.-])([A-Za-z0-9][\w.-]*?)__([A-Za-z0-9][\w.-]*?)-\d+(?![\w-])")
@@ -98,3 +98,9 @@ def contaminated_sessions(
 def is_strong(evidence: Iterable[str]) -> bool:
     """Return True if any evidence is more than a folder's name."""
     return any(item.split(" ", 1)[0] in ("instance", "remote") for item in evidence)
+
+
+def is_dropped(evidence: Collection[str], rule: Contamination) -> bool:
+    """Return True if a session with this evidence is dropped."""
+    action = rule.evidence if is_strong(evidence) else rule.by_name
+    return bool(evidence) and action == "drop"

@@ -139,10 +139,7 @@ class SemanticJudge:
         """Send a question at most :data:`TRIES` times; empty bytes mean no answer."""
         call = Call(key[:32], self._teacher, "", DAY, {"kind": "semantic"})
         amount = worst_case(self._judge, body)
-        async with (
-            Commits(self._ledger) as commits,
-            Wire(self._endpoint, self._key) as wire,
-        ):
+        async with Commits(self._ledger) as commits, Wire(self._endpoint, self._key) as wire:
             calls = PaidCalls(commits, self._run_id)
             for _ in range(TRIES):
                 admission = await calls.reserve(key, amount, call, digest=digest)

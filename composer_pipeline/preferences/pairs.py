@@ -21,7 +21,11 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.actions.canonical import Level, canonical
 from composer_pipeline.preferences.actions.levels import Semantic
 from composer_pipeline.preferences.actions.shell_parse import Place
-from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions, is_strong
+from composer_pipeline.preferences.contamination import (
+    Benchmarks,
+    contaminated_sessions,
+    is_dropped,
+)
 from composer_pipeline.preferences.eligibility import loosest_terms, read_replies, usable_replies
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
 from composer_pipeline.preferences.vote import Vote, home_of, vote
@@ -62,8 +66,7 @@ def select(
     drops: list[Row] = []
     for row in candidates:
         found = evidence.get(row["session_id"], [])
-        action = rules.contamination.evidence if is_strong(found) else rules.contamination.by_name
-        if found and action == "drop":
+        if is_dropped(found, rules.contamination):
             drops.append(drop(row, "0:contamination", "session", "evidence", "; ".join(found), ""))
         elif row["weight"] == 0:
             reason = row["weight_reason"]
@@ -134,12 +137,7 @@ def _rules_id(rules: PreferenceRules) -> str:
 
 
 def pair_row(
-    state: TraceState,
-    outcome: Vote,
-    tools: Toolset,
-    cost: int,
-    *,
-    weights: Hindsight | None = None,
+    state: TraceState, outcome: Vote, tools: Toolset, cost: int, *, weights: Hindsight | None = None
 ) -> dict[str, Any]:
     """Return the row of the table ``pairs`` for a vote that makes a pair, without its prompt.
 

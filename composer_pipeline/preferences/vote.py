@@ -76,8 +76,7 @@ def _one_per_family(
         voter = group[0]
         if len(group) > 1:
             voter = min(
-                group,
-                key=lambda a: sum(compare_read(a.read, b.read, context).level for b in group),
+                group, key=lambda a: sum(compare_read(a.read, b.read, context).level for b in group)
             )
         voters.append(voter)
         rest.extend(item for item in group if item is not voter)

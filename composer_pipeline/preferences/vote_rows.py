@@ -73,10 +73,7 @@ def vote_figures(outcome: Vote) -> dict[str, Any]:
 
 
 def vote_row(
-    state: TraceState,
-    rows: Sequence[Mapping[str, Any]],
-    replies: Sequence[Reply],
-    outcome: Vote,
+    state: TraceState, rows: Sequence[Mapping[str, Any]], replies: Sequence[Reply], outcome: Vote
 ) -> dict[str, Any]:
     """Return the row of the table ``votes`` for a state.
 
@@ -186,11 +183,7 @@ def compare(line: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("compare: field 'context' must map paths to text, or be null")
     place = Place(line.get("cwd") or "", line.get("home") or "")
     found = level(a, b, ActionContext(place, known))
-    return {
-        "level": found.level.label,
-        "mutating": mutates(a) or mutates(b),
-        "why": found.why,
-    }
+    return {"level": found.level.label, "mutating": mutates(a) or mutates(b), "why": found.why}
 
 
 def _action(line: Mapping[str, Any], side: str) -> Action:

@@ -297,5 +297,5 @@ GLOBAL_VALUED = frozenset(
      "pnpm --filter", "pnpm -F", "pnpm -C", "docker --context", "docker -H", "yarn --cwd",
      "gh -R", "gh --repo", "terraform -chdir"}
 )  # fmt: skip
-#: Programs that read such options behind the subcommand too, with the same meaning.
+#: Programs that also accept such options after the subcommand, with the same meaning.
 GLOBAL_ANYWHERE = frozenset({"kubectl", "npm"})

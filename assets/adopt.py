@@ -1,8 +1,8 @@
-"""Telling Dagster what the lake holds: what the command line did, and days without sessions.
+"""The job ``adopt``: reports to Dagster what the command line did, and days without sessions.
 
-Events are reported without a run, and only where Dagster does not know of a day: a second time
-costs one question an asset. Today is not over, and never told as empty. Dagster cannot forget a
-day: where an older session comes late, the check ``up_to_date`` names what is green and not made.
+Events are reported without a run, and only for days that Dagster does not know. Today is never
+reported as empty. Dagster cannot forget a day: where an older session comes late, the check
+``up_to_date`` names it.
 """
 
 from collections.abc import Collection

@@ -224,10 +224,10 @@ def build_reply_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecks
 BLOCKING = {
     "columns_as_described": "Each partition has the columns and types of its table.",
     "rows_unique": "No key stands in two rows.",
-    "rows_accounted_for": "Each row that came in is there, or told why not.",
+    "rows_accounted_for": "Each row that came in is there, or its absence is explained.",
 }
 WARNING = {
-    "up_to_date": "Each day was made from its inputs, versions, rules and parameters of now.",
+    "up_to_date": "Each day was made from its current inputs, versions, rules and parameters.",
     "yesterday_is_there": "Yesterday's day is not missing.",
 }
 #: Asset -> its table, and the stage whose rows have to add up, where no check of its own says so.

@@ -117,8 +117,8 @@ def _write(
     with Ledger(ledger_target(store, teachers.ledger or None)) as books:
         books.do(operations.set_ceiling(scope, usd))
     context.log.info(f"The ceiling of {scope} is {'none' if usd is None else f'{usd} USD'} now.")
-    told = budget_metadata(store, teachers.ledger)
-    context.log_event(dg.AssetMaterialization(asset_key=BUDGET_KEY, metadata=told))
+    metadata = budget_metadata(store, teachers.ledger)
+    context.log_event(dg.AssetMaterialization(asset_key=BUDGET_KEY, metadata=metadata))
 
 
 @dg.job(description="Set, raise or lift a ceiling of the ledger; it costs nothing.")
@@ -246,14 +246,15 @@ class DayRecorder:
             )
 
     def rest(self, days: Iterable[str], missing: Mapping[str, Mapping[str, int]]) -> None:
-        """Record the days that nobody told of: those without a question."""
+        """Record the days without a question, which no callback reports."""
         for day in days:
             self.day(day, missing.get(day, {}))
 
     def result(self, name: str) -> "dg.MaterializeResult[None]":
         """Return the result of a teacher all of whose days are recorded."""
-        told = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
-        return dg.MaterializeResult(asset_key=self._keys[name], metadata=told)
+        # Dagster writes no event for a result with this key.
+        metadata = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+        return dg.MaterializeResult(asset_key=self._keys[name], metadata=metadata)
 
 
 def tell_ceiling(
@@ -302,7 +303,7 @@ def shared_scope(run_id: str, tags: Mapping[str, str], tags_of: TagsOf) -> str:
     if not root:
         return f"root:{run_id}"
     first = tags_of(root)
-    if first is None:  # deleted: what it told its successors stands
+    if first is None:  # deleted: the tag that its successors inherited stands
         return tags.get(SCOPE_TAG, f"root:{root}")
     return _backfill(first) or f"root:{root}"
 
@@ -322,6 +323,6 @@ def scope_of_run(context: dg.AssetExecutionContext) -> str:
 
     scope = shared_scope(run.run_id, run.tags, tags_of)
     # What was inherited from the run before is not this one's.
-    told = {SCOPE_TAG: scope, COST_TAG: "not known yet", REACHED_TAG: "no"}
-    instance.add_run_tags(run.run_id, told)
+    run_tags = {SCOPE_TAG: scope, COST_TAG: "not known yet", REACHED_TAG: "no"}
+    instance.add_run_tags(run.run_id, run_tags)
     return scope

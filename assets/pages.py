@@ -1,8 +1,7 @@
-"""Which numbers of an asset are drawn over time, and what each of them says.
+"""What an asset's page shows: plots with a sentence each, a preview, the query, other numbers.
 
-Dagster draws a plot of every
-numeric entry of a page; more than eight hide those that matter, so all other numbers stand in one
-table (``pages.table_page``).
+Dagster draws a plot of every numeric entry; more than eight hide those that matter, so all others
+stand in one table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,12 +1,8 @@
-"""Days, and the two backfill policies.
+"""The daily partition set and the two backfill policies.
 
-Assets with equal policy
-and equal partitions share a run in a backfill; a third policy would split the chain.
-
-Days begin with the first session, of the lake or at the source, when the definitions are loaded;
-``COMPOSER_FIRST_DAY`` names another day. A grey box is thus a day to do, and never one of before.
-They end with today; ``COMPOSER_LAST_DAY`` ends them earlier, for sessions that get no more, such as
-the bundled ones: today would be to do for ever.
+Assets with equal policy and partitions share a run in a backfill; a third policy would split the
+chain. Days begin with the first session, of the lake or at the source, when the definitions are
+loaded (``COMPOSER_FIRST_DAY``), and end with today (``COMPOSER_LAST_DAY``).
 """
 
 from collections.abc import Collection, Mapping

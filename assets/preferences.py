@@ -1,8 +1,4 @@
-"""Preferences: hints, pairs, normalised pairs and the dataset.
-
-The logic is in
-``composer_pipeline.preferences`` and ``composer_pipeline.publishing``.
-"""
+"""Hints, pairs, normalised pairs and the dataset."""
 
 from collections import Counter
 from collections.abc import Sequence

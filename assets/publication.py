@@ -1,8 +1,4 @@
-"""The dataset's publication: the asset and its checks.
-
-The logic is in
-``composer_pipeline.publishing``. The token comes from ``HF_TOKEN`` or the client's stored login.
-"""
+"""The dataset on the Hub and its checks; the token is ``HF_TOKEN`` or the client's stored login."""
 
 import json
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""Replay: every teacher answers every state, under one ceiling.
-
-The logic and the ledger are in ``composer_pipeline.teachers``.
-"""
+"""Replay: every teacher answers every state, under one ceiling."""
 
 import json
 from collections import Counter
@@ -200,8 +197,8 @@ def _buy(
     tell_run(context, _of_run(report) | chosen)
     recorder.rest(days, report.missing)
     tell_bill(context, store, sorted(report.by_day_teacher))
-    told = budget_metadata(store, teachers.ledger)
-    context.log_event(dg.AssetMaterialization("budget", metadata=told))
+    metadata = budget_metadata(store, teachers.ledger)
+    context.log_event(dg.AssetMaterialization("budget", metadata=metadata))
     if report.exhausted_scope:
         at = report.stopped_day
         bought = {name: _in_words(day_figures(store, name, at)) for name in names}

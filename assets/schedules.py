@@ -1,8 +1,4 @@
-"""What runs together, and when: jobs, schedules and sensors.
-
-The door of the folder: ``assets.definitions`` takes ``JOBS`` and ``SCHEDULES``, and builds what
-settings turn on and off.
-"""
+"""Jobs, schedules and the retention of runs."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -185,7 +181,7 @@ def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
     from composer_pipeline.maintenance.status import harvest_days
 
     days = harvest_days(lake.open(), sessions.paths())
-    nothing = "Every session is archived and parsed as the parser of now would."
+    nothing = "Every session is archived and parsed by the current parser."
     yield from _runs(lake, days, nothing)
 
 

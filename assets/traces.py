@@ -1,8 +1,4 @@
-"""Traces: archive the raw sessions, parse them into TraceStates.
-
-The logic is in
-``composer_pipeline.traces``.
-"""
+"""Archive the raw sessions, parse them into TraceStates."""
 
 import dagster as dg
 

@@ -1,8 +1,4 @@
-"""Training: the composer loss through a trainer plug-in, held-out evaluation, and the report.
-
-The trainer is the
-command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Dagster.
-"""
+"""The composer loss through a trainer plug-in, held-out evaluation, and the report."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Commands of the traces room: ingest, sessions, states, state."""
+"""Commands: ingest, sessions, states, state."""
 
 import json
 import sys

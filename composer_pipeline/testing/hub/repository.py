@@ -84,7 +84,7 @@ class Repo:
 
 
 def is_lfs(path: str) -> bool:
-    """Say whether the Hub would keep this file as an LFS object."""
+    """Return whether the Hub would keep this file as an LFS object."""
     return path.endswith((".parquet", ".arrow", ".safetensors", ".png"))
 
 

@@ -327,7 +327,7 @@ class Handler(BaseHTTPRequestHandler):
         return "write" if token == self.hub.token else self.hub.tokens.get(token, "")
 
     def writer(self) -> bool:
-        """Say whether the token may write; refuse where it may not."""
+        """Return whether the token may write; refuse where it may not."""
         if not self.role:
             self.error(401, "Invalid username or password.")
         elif self.role == "read":
@@ -358,7 +358,7 @@ class Handler(BaseHTTPRequestHandler):
         return commit
 
     def closed(self, found: Repo) -> bool:
-        """Say whether the files are gated; refuse where they are."""
+        """Return whether the files are gated; refuse where they are."""
         if found.gated:
             self.error(403, "Access to this repository is restricted.", "GatedRepo")
         return found.gated
@@ -375,7 +375,7 @@ def info(self: Handler, repo: str, revision: str = "main", **_: Any) -> None:
 
 
 def auth_check(self: Handler, repo: str, **_: Any) -> None:
-    """Say whether the token may read the files."""
+    """Return whether the token may read the files."""
     found = self.repo_of(repo)
     if found and not self.closed(found):
         self.json({})
@@ -652,7 +652,7 @@ def put(self: Handler, oid: str, body: bytes, **_: Any) -> None:
 
 
 def verify(self: Handler, oid: str, body: bytes, **_: Any) -> None:
-    """Say whether an object arrived whole."""
+    """Return whether an object arrived whole."""
     known = self.hub.blobs.get(oid)
     ok = known is not None and len(known) == json.loads(body)["size"]
     self.send(200 if ok else 404)

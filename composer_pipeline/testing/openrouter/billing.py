@@ -159,7 +159,7 @@ class Books:
         return None
 
     def may_manage(self, authorization: str | None) -> bool:
-        """Say whether the header's key may mint and delete keys."""
+        """Return whether the header's key may mint and delete keys."""
         if self.management_key is None:
             return self.authenticate(authorization) is self.root
         return authorization == f"Bearer {self.management_key}"

@@ -18,7 +18,7 @@ Round 0 is the initial state: its first writer wins and everyone adopts it.
 import datetime as dt
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -84,19 +84,29 @@ class Commit(msgspec.Struct, frozen=True):
     fragment: Fragment = ALL
 
     @property
-    def empty(self) -> bool:
-        """Whether the round merged nothing; False for the initial state."""
-        return self.round > 0 and not self.included
+    def slots(self) -> tuple[int, ...]:
+        """The slots whose delta was merged."""
+        return tuple(part.slot for part in self.included)
 
     @property
-    def judged(self) -> set[int]:
-        """The slots whose contribution was merged or rejected; the others were late or missing."""
-        return {part.slot for part in self.included} | {part.slot for part in self.rejected}
+    def why(self) -> dict[int, str]:
+        """Why deltas were left out, by slot."""
+        return {part.slot: part.reason for part in self.rejected}
 
     @property
     def reasons(self) -> str:
-        """Why deltas were left out, by replica."""
-        return "; ".join(f"replica {part.slot}: {part.reason}" for part in self.rejected)
+        """Why deltas were left out, in one sentence."""
+        return "; ".join(f"replica {slot}: {why}" for slot, why in self.why.items())
+
+    @property
+    def bytes(self) -> int:
+        """The size of the merged deltas."""
+        return sum(part.size for part in self.included)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the round merged nothing; False for the initial state."""
+        return self.round > 0 and not self.included
 
 
 class Contribution(msgspec.Struct, frozen=True):
@@ -140,13 +150,14 @@ class EmptyRounds(OuterLogError):
     """More rounds merged nothing than the spec allows."""
 
 
-def require_rounds(run_id: str, spec: DiLoCoSpec, empty: Mapping[int, str]) -> None:
-    """Raise ``EmptyRounds`` where too many rounds merged nothing; ``empty`` has the reasons."""
+def require_rounds(run_id: str, spec: DiLoCoSpec, commits: Iterable[Commit]) -> None:
+    """Raise ``EmptyRounds`` where more commits merged nothing than the spec allows."""
+    empty = [commit for commit in commits if commit.empty]
     if len(empty) > spec.max_empty_rounds:
-        rounds = ", ".join(map(str, sorted(empty)))
+        rounds = ", ".join(str(commit.round) for commit in empty)
         raise EmptyRounds(
             f"run {run_id}: {len(empty)} rounds merged nothing ({rounds}), where max_empty_rounds"
-            f" allows {spec.max_empty_rounds}; the last one: {empty[max(empty)] or 'no delta'}"
+            f" allows {spec.max_empty_rounds}; the last one: {empty[-1].reasons or 'no delta'}"
         )
 
 

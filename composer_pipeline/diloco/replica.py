@@ -294,7 +294,11 @@ class Replica(Follower):
             commit = self._await_commit()
         mine = self.slot, self.attempt
         contributed = any((part.slot, part.attempt) == mine for part in commit.included)
-        carried = self.spec.late_decay > 0 and not withheld and self.slot not in commit.judged
+        carried = (
+            self.spec.late_decay > 0
+            and not withheld
+            and self.slot not in (*commit.slots, *commit.why)
+        )
         # Only the fresh part: what it carried itself is lost if it is late again.
         if carried:
             self._late[numbers[0]] = dict(fresh), fresh_tokens

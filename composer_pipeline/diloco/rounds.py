@@ -158,7 +158,7 @@ class Follower:
         self._changed: set[str] = set()
         self._guard = NormGuard(spec)
         self._pace = Pace(spec)
-        self._empty: dict[int, str] = {}
+        self._empty: dict[int, Commit] = {}
         #: Deltas by key: those that this process made, and those it has checked.
         self._own: dict[str, Delta] = {}
         self._checked: dict[str, Delta | str] = {}
@@ -238,8 +238,8 @@ class Follower:
         self._pace.note(commit)
         self._guard.note(commit)
         if commit.empty:
-            self._empty[commit.round] = commit.reasons
-            require_rounds(self.log.run_id, self.spec, self._empty)
+            self._empty[commit.round] = commit
+            require_rounds(self.log.run_id, self.spec, self._empty.values())
 
     def _follow(self, commit: Commit) -> None:
         """Move to the state after ``commit``, or to a newer one where its objects are gone."""

@@ -102,5 +102,5 @@ def _create(log: OuterLog, slot: int, attempt: int, again: bool) -> bool:
 
 def restarts_used(of: Iterable[Claim], slot: int, commits: Iterable[Commit]) -> int:
     """Return how often a slot was restarted since a round last merged it, by all supervisors."""
-    since = max((c.round for c in commits if slot in (p.slot for p in c.included)), default=0)
+    since = max((c.round for c in commits if slot in c.slots), default=0)
     return sum(one.slot == slot and one.again and one.after >= since for one in of)

@@ -57,32 +57,6 @@ class ReplicaFailed(ComposerError):
 
 
 @dataclass(frozen=True)
-class RoundReport:
-    """One committed round."""
-
-    round: int
-    included: tuple[int, ...]
-    rejected: dict[int, str]
-    by: int
-    tokens: int
-    state_sha: str
-    bytes: int = 0
-
-    @classmethod
-    def of(cls, commit: Commit) -> "RoundReport":
-        """Return the report of a commit."""
-        return cls(
-            commit.round,
-            tuple(part.slot for part in commit.included),
-            {part.slot: part.reason for part in commit.rejected},
-            commit.by,
-            commit.tokens,
-            commit.state_sha,
-            sum(part.size for part in commit.included),
-        )
-
-
-@dataclass(frozen=True)
 class SlotEnd:
     """A replica's process that ended before the run; ``restart`` counts, 0 for none left."""
 
@@ -96,7 +70,7 @@ class SlotEnd:
 class SupervisorReport:
     """What a finished run did; ``exit_codes`` lists those of every attempt of a slot."""
 
-    rounds: tuple[RoundReport, ...]
+    rounds: tuple[Commit, ...]
     restarts: dict[int, int]
     exit_codes: dict[int, list[int]]
     state_sha: str
@@ -152,9 +126,9 @@ class Supervisor:
         max_restarts: int = 2,
         timeout_s: float | None = None,
         drain_s: float = 60.0,
-        on_round: Callable[[RoundReport], None] | None = None,
-        on_log: Callable[[int, str], None] | None = None,
-        on_end: Callable[[SlotEnd], None] | None = None,
+        on_round: Callable[[Commit], None] = lambda commit: None,
+        on_log: Callable[[int, str], None] = lambda slot, line: None,
+        on_end: Callable[[SlotEnd], None] = lambda end: None,
     ) -> None:
         if len(commands) + len(places) + elsewhere != spec.replicas:
             raise InputError(f"{len(commands)} replica commands for replicas {spec.replicas}")
@@ -171,8 +145,6 @@ class Supervisor:
         self._on_end = on_end
         self._elsewhere, self._seen_s, self._look_at = elsewhere, time.monotonic(), 0.0
         self._commits: list[Commit] = []
-        self._rounds: list[RoundReport] = []
-        self._empty: dict[int, str] = {}
 
     def run(self) -> SupervisorReport:
         """Start the replicas, restart those that die, and return when all rounds are committed.
@@ -193,7 +165,7 @@ class Supervisor:
             raise InputError(f"spec.json of run {self.run_id} does not fit: {difference}")
         self.log.store.patience_s = self.spec.store_patience_s
         make_folder(self.run_dir)
-        last = self._read_commits()
+        self._read_commits()
         slots = self._slots
         for slot in slots:
             slot.job = slot.place.find(slot.slot)
@@ -201,7 +173,7 @@ class Supervisor:
             while not self._complete():
                 for slot in slots:
                     self._tend(slot)
-                last = self._read_commits() or last
+                self._read_commits()
                 if not self._complete():
                     self._check(slots, started)
                     time.sleep(POLL_S)
@@ -212,31 +184,26 @@ class Supervisor:
                 self._forward(slot)
                 if slot.job is not None:
                     slot.job.close()
-        assert last is not None
         return SupervisorReport(
-            rounds=tuple(r for r in self._rounds if r.round > 0),
+            rounds=tuple(self._commits[1:]),
             restarts={slot.slot: slot.restarts for slot in slots},
             exit_codes={slot.slot: slot.exit_codes for slot in slots},
-            state_sha=last.state_sha,
+            state_sha=self._commits[-1].state_sha,
         )
 
     def _complete(self) -> bool:
         # Round 0 is the initial state, so a complete log has one commit more than rounds.
-        return len(self._rounds) > self.spec.rounds
+        return len(self._commits) > self.spec.rounds
 
-    def _read_commits(self) -> Commit | None:
-        """Read new commits; return the newest of them."""
-        newest = None
-        while not self._complete() and (commit := self.log.commit(len(self._rounds))) is not None:
-            self._rounds.append(RoundReport.of(commit))
+    def _read_commits(self) -> None:
+        while not self._complete():
+            commit = self.log.commit(len(self._commits))
+            if commit is None:
+                return
             self._commits.append(commit)
-            newest = commit
-            if commit.round and self._on_round is not None:
-                self._on_round(self._rounds[-1])
-            if commit.empty:
-                self._empty[commit.round] = commit.reasons
-                require_rounds(self.run_id, self.spec, self._empty)
-        return newest
+            if commit.round:
+                self._on_round(commit)
+            require_rounds(self.run_id, self.spec, self._commits)
 
     def _tend(self, slot: _Slot) -> None:
         """Start a slot that should run, and record one that has ended."""
@@ -256,19 +223,13 @@ class Supervisor:
             kind = InputError if code == EXIT_BAD_INPUT else ReplicaFailed
             raise kind(f"{slot.said} (replica {slot.slot})")
         used = restarts_used(claims(self.log), slot.slot, self._commits)
-        if used >= self._max_restarts:
-            slot.lost = True
-            self._say_end(slot, code, 0)
-            logger.warning("slot %d ended with %d and is not started again", slot.slot, code)
-        else:
+        slot.lost = used >= self._max_restarts
+        if not slot.lost:
             slot.restarts += 1
             slot.restart_at = time.monotonic() + 0.5 * (used + 1)
-            self._say_end(slot, code, slot.restarts)
-            logger.warning("slot %d ended with %d; restart %d", slot.slot, code, slot.restarts)
-
-    def _say_end(self, slot: _Slot, code: int, restart: int) -> None:
-        if self._on_end is not None:
-            self._on_end(SlotEnd(slot.slot, code, restart, slot.said))
+        self._on_end(SlotEnd(slot.slot, code, 0 if slot.lost else slot.restarts, slot.said))
+        then = "not started again" if slot.lost else f"restart {slot.restarts}"
+        logger.warning("slot %d ended with %d: %s", slot.slot, code, then)
 
     def _start(self, slot: _Slot) -> None:
         attempt = claim(self.log, slot.slot, again=slot.restarts > 0)
@@ -284,14 +245,12 @@ class Supervisor:
 
     def _forward(self, slot: _Slot) -> None:
         """Pass a replica's new output lines to ``on_log``."""
-        if slot.job is None or self._on_log is None:
-            return
-        for line in slot.job.lines():
+        for line in slot.job.lines() if slot.job is not None else ():
             self._on_log(slot.slot, line)
 
     def _check(self, slots: Sequence[_Slot], started: float) -> None:
         """Raise if the run can no longer complete."""
-        done = max(0, len(self._rounds) - 1)
+        done = max(0, len(self._commits) - 1)
         progress = f"{done} of {self.spec.rounds} rounds are committed"
         logs = ", ".join(str(slot.log) for slot in slots)
         left = sum(not slot.lost for slot in slots) + self._elsewhere

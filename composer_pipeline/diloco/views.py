@@ -89,15 +89,13 @@ def history(log: OuterLog) -> History:
     began = zero
     for commit in commits:
         ended = written.get(f"rounds/{commit.round}/commit.json", began)
-        mark = RoundMark(
-            commit.round, since(ended), sum(p.size for p in commit.included), commit.tokens, {}, {}
-        )
+        mark = RoundMark(commit.round, since(ended), commit.bytes, commit.tokens, {}, {})
         for slot in range(spec.replicas):
             offered = written.get(f"rounds/{commit.round}/contrib/{slot}.json")
             found = list(_spans(lives.get(slot, []), began, ended, offered))
             spans += [Span(slot, k, since(a), since(b), commit.round) for k, a, b in found]
             mark.fate[slot] = _fate(commit, slot, found)
-        mark.why.update({part.slot: part.reason for part in commit.rejected})
+        mark.why.update(commit.why)
         mark.steps.update({part.slot: part.steps for part in commit.included if part.steps})
         rounds.append(mark)
         began = ended
@@ -160,9 +158,9 @@ def _spans(
 
 
 def _fate(commit: Commit, slot: int, spans: Sequence[tuple[str, dt.datetime, dt.datetime]]) -> str:
-    if slot in (part.slot for part in commit.included):
+    if slot in commit.slots:
         return MERGED
-    if slot in commit.judged:
+    if slot in commit.why:
         return REJECTED
     return LATE if spans and spans[-1][0] != DEAD else MISSING
 
@@ -279,7 +277,7 @@ def _slots(
                 attempts=attempts[slot],
                 seen_s=None if age is None else round(max(0.0, age), 1),
                 merged=len(parts),
-                rejected=sum(part.slot == slot for c in commits for part in c.rejected),
+                rejected=sum(slot in commit.why for commit in commits),
                 tokens=sum(part.tokens for part in parts),
                 steps=sum(part.steps for part in parts),
                 step_s=next((part.seconds for part in reversed(parts) if part.seconds), None),

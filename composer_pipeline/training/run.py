@@ -352,7 +352,7 @@ _NOT_METRICS = frozenset({"event", "time", "slot", "step", "of"})
 
 class _Round(Protocol):
     @property
-    def included(self) -> Sequence[int]: ...
+    def included(self) -> Sequence[object]: ...
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def _round(log: OuterLog, before: Commit, commit: Commit) -> list[str]:
     for slot in log.contributions(commit.round)[0]:
         offered = made[f"rounds/{commit.round}/contrib/{slot}.json"]
         # Within two seconds before the commit it may have come too late to be seen.
-        if slot not in commit.judged and (at - offered).total_seconds() > 2:
+        if slot not in {*commit.slots, *commit.why} and (at - offered).total_seconds() > 2:
             wrong.append(f"round {commit.round} says nothing of replica {slot}'s contribution")
     return wrong
 

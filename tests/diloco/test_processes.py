@@ -114,7 +114,7 @@ def test_two_processes_equal_one_process_bit_for_bit(toy, tmp_path) -> None:
     ).run()
     log = OuterLog.open(str(tmp_path / "outer"), "run")
     assert [r.state_sha for r in report.rounds] == oracle(toy, first_state(log), SPEC, {})
-    assert [r.included for r in report.rounds] == [(0, 1)] * 4
+    assert [r.slots for r in report.rounds] == [(0, 1)] * 4
     assert report.exit_codes == {0: [0], 1: [0]}
     assert report.rounds == tuple(seen)
     ends = {(slot, line.rsplit(" ", 1)[1]) for slot, line in lines if "ends with" in line}
@@ -138,7 +138,7 @@ def test_a_killed_replica_is_restarted_and_no_round_is_lost(toy, tmp_path, caplo
     assert [r.state_sha for r in report.rounds] == oracle(
         toy, first_state(log), spec, {2: {1}, 3: {0}}
     )
-    assert [r.included for r in report.rounds] == [(0, 1)] * 4
+    assert [r.slots for r in report.rounds] == [(0, 1)] * 4
     assert report.exit_codes == {0: [-9, 0], 1: [-9, 0]}
     assert report.restarts == {0: 1, 1: 1}
     assert "slot 1 ended with -9; restart 1" in caplog.text
@@ -211,7 +211,7 @@ def _merges_fragments(
     report = supervisor(tmp_path, spec, url=url, kill="1:inner:2", on_round=on_round).run()
     shas = oracle(toy, kept[0], spec, {2: {1}}, fragments)
     assert [r.state_sha for r in report.rounds] == shas
-    assert [r.included for r in report.rounds] == [(0, 1)] * 4
+    assert [r.slots for r in report.rounds] == [(0, 1)] * 4
     assert [commit.fragment for commit in log.commits()[1:4]] == [
         n % len(fragments) for n in range(3)
     ]

@@ -19,11 +19,10 @@ from typing import IO, Any
 
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
-from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.places.job import Place
 from composer_pipeline.diloco.places.local import ReplicaCommand
 from composer_pipeline.diloco.supervisor import (
-    RoundReport,
     SlotEnd,
     Supervisor,
     SupervisorReport,
@@ -163,9 +162,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
             "seen": data.seen,
             "dropped": data.dropped,
             "commits": [
-                {"round": r.round, "merged": bool(r.included), "included": list(r.included),
+                {"round": r.round, "merged": bool(r.included), "included": list(r.slots),
                  "by": r.by, "tokens": r.tokens,
-                 "rejected": {str(k): v for k, v in r.rejected.items()}, "state_sha": r.state_sha}
+                 "rejected": {str(k): v for k, v in r.why.items()}, "state_sha": r.state_sha}
                 for r in report.rounds
             ],
             "restarts": {str(slot): n for slot, n in report.restarts.items()},
@@ -328,12 +327,11 @@ def _replicas(
             if event.get("event") in SHOWN:
                 _say(pipes, event)
 
-    def on_round(report: RoundReport) -> None:
-        included = list(report.included)
-        _say(pipes, {"event": "round", "round": report.round, "of": recipe.rounds,
-                     "included": included, "merged": bool(included), "bytes": report.bytes,
-                     "tokens": report.tokens, "replicas": options.replicas,
-                     "rejected": {str(k): v for k, v in report.rejected.items()}})  # fmt: skip
+    def on_round(commit: Commit) -> None:
+        _say(pipes, {"event": "round", "round": commit.round, "of": recipe.rounds,
+                     "included": list(commit.slots), "merged": bool(commit.included),
+                     "bytes": commit.bytes, "tokens": commit.tokens, "replicas": options.replicas,
+                     "rejected": {str(k): v for k, v in commit.why.items()}})  # fmt: skip
 
     def on_end(end: SlotEnd) -> None:
         event = {"event": "replica_ended", "time": time.time(), **asdict(end)}
@@ -370,11 +368,11 @@ def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
     return [there] * (options.replicas - options.here)
 
 
-def require_merged(rounds: Sequence[RoundReport]) -> None:
+def require_merged(rounds: Sequence[Commit]) -> None:
     """Raise where every round was committed empty."""
     if any(round_.included for round_ in rounds):
         return
-    reasons = [f"replica {slot}: {why}" for slot, why in sorted(rounds[0].rejected.items())]
+    reasons = [f"replica {slot}: {why}" for slot, why in sorted(rounds[0].why.items())]
     raise ComposerError(
         f"none of {len(rounds)} rounds merged anything, so the model is unchanged"
         f" ({'; '.join(reasons) or 'no replica contributed'}); change the recipe, for example"

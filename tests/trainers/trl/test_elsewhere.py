@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from tests.diloco.loopback_hf_jobs import LoopbackHfJobs
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
 from trainers.trl.outer_log import begin, take_up
-from trainers.trl.replica import Wanted, join
+from trainers.trl.replica import join
 
 pytestmark = pytest.mark.slow
 
@@ -120,9 +121,10 @@ def test_two_machines_train_one_recipe_through_a_bucket(
     assert [slot.attempts for slot in seen.slots] == [1, 2]
 
     # It is over for who comes late, and taken for who has another recipe, model or other rows.
-    assert join(Wanted(bucket, "shared", model=tiny_model), lambda *_: None) is None
+    asked = {"log": bucket, "run_id": "shared", "slot": None, "wait_s": 0.0}
+    assert join(Namespace(**asked, model=tiny_model)) is None
     with pytest.raises(InputError, match=r"trains the model folder 'tiny' .* --model"):
-        join(Wanted(bucket, "shared"), lambda *_: None)
+        join(Namespace(**asked, model=""))
     inputs = read(log)
     assert inputs is not None
     digest, model = inputs.identity["dataset"], {"model": {"digest": inputs.identity["model"]}}

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from composer_pipeline.diloco.supervisor import RoundReport
+from composer_pipeline.diloco.log import Commit, Included, Rejected
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import RECIPE, alone, prepare, train
@@ -15,18 +15,18 @@ from trainers.trl.__main__ import main, require_merged, sentence
 from trainers.trl.__main__ import train as train_here
 
 
-def round_of(number, included=(), rejected=None):
-    return RoundReport(number, included, rejected or {}, 0, 0, "sha")
+def round_of(number, included=(), rejected=()):
+    return Commit(number, included, rejected, "", "sha", "", 0, 0)
 
 
 def test_a_run_that_merged_nothing_is_no_result():
-    empty = [round_of(1, (), {0: "lora_A is not finite"}), round_of(2)]
+    empty = [round_of(1, (), (Rejected(0, "lora_A is not finite"),)), round_of(2)]
     with pytest.raises(ComposerError) as error:
         require_merged(empty)
     assert "none of 2 rounds merged anything" in str(error.value)
     assert "replica 0: lora_A is not finite" in str(error.value)
     assert not isinstance(error.value, InputError)
-    require_merged([*empty, round_of(3, (1,))])
+    require_merged([*empty, round_of(3, (Included(1, "", "", 0, 1.0, 0, 1),))])
 
 
 def test_an_empty_commit_is_said():

@@ -70,6 +70,9 @@ class Lake:
             ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``,
             ``AWS_ENDPOINT_URL``, and ``AWS_ALLOW_HTTP=true`` for a plain-HTTP endpoint.
         storage_options: passed to the filesystem; never printed.
+
+    Methods that write raise :class:`StorageError` where the lake cannot be written and leave what
+    was there; methods that read raise :class:`DamagedFile` where a file is not as it was written.
     """
 
     MARKER, BUILD, FROM_ARCHIVE = MARKER, BUILD, FROM_ARCHIVE
@@ -84,11 +87,7 @@ class Lake:
         return f"Lake({self.url!r})"
 
     def is_there(self) -> bool:
-        """Return True if the place holds a lake; a folder of other things is not one.
-
-        Raises:
-            InputError: the place cannot be reached.
-        """
+        """Return True if the place holds a lake; a folder of other things is not one."""
         return holds_lake(self.fs, self.root, self.url)
 
     def damaged_file(self, day: str) -> str:
@@ -149,19 +148,11 @@ class Lake:
     # -- blobs and files -------------------------------------------------------
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Write a file below the lake's root so that it appears whole or not at all.
-
-        Raises:
-            StorageError: the lake is not writable.
-        """
+        """Write a file below the lake's root so that it appears whole or not at all."""
         self.put_stream(name, io.BytesIO(data))
 
     def put_stream(self, name: str, data: IO[bytes]) -> None:
-        """Write a file from a stream of bytes, as :meth:`put_bytes`.
-
-        Raises:
-            StorageError: the lake is not writable.
-        """
+        """Write a file from a stream of bytes, as :meth:`put_bytes`."""
         path = f"{self.root}/{name}"
         if self.local:
             with replacing(Path(path), f"lake {self.url}") as stream:
@@ -171,20 +162,12 @@ class Lake:
             self.fs.pipe_file(path, data.read())
 
     def get_bytes(self, name: str) -> bytes:
-        """Read a file below the lake's root.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
+        """Read a file below the lake's root."""
         data: bytes = self.fs.cat_file(f"{self.root}/{name}")
         return data
 
     def open(self, name: str) -> Any:
-        """Open a file below the lake's root for reading bytes, as a context manager.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
+        """Open a file below the lake's root for reading bytes, as a context manager."""
         return self.fs.open(f"{self.root}/{name}", "rb")
 
     def exists(self, name: str) -> bool:
@@ -198,7 +181,6 @@ class Lake:
 
         Raises:
             InputError: a file is where its folder should be.
-            StorageError: it cannot be written.
         """
         if self.local:
             check_folder(Path(self.root), f"lake {self.url}")
@@ -215,9 +197,6 @@ class Lake:
         Args:
             name: of the lock.
             waiting: called once if another process holds it.
-
-        Raises:
-            InputError, StorageError: the lake is not writable.
         """
         if self.local:
             return folder_lock(Path(self.root), name, waiting)
@@ -230,7 +209,6 @@ class Lake:
 
         Raises:
             InputError: wrong keys, unknown columns or a schema that differs.
-            StorageError: the lake is not writable; the partition is as it was.
         """
         spec = spec_of(table)
         arrow = data if isinstance(data, pa.Table) else table_from_rows(spec, data)
@@ -243,21 +221,13 @@ class Lake:
         return len(payload)
 
     def delete(self, table: str, **keys: str) -> None:
-        """Remove one partition, if it exists, and its folders that are then empty.
-
-        Raises:
-            StorageError: the lake is not writable.
-        """
+        """Remove one partition, if it exists, and its folders that are then empty."""
         self.remove(self.file_name(table, **keys))
         if self.local:
             remove_empty(Path(self.path(table, **keys)).parent, Path(self.root))
 
     def remove(self, name: str) -> None:
-        """Remove a file below the lake's root, if it exists.
-
-        Raises:
-            StorageError: the lake is not writable.
-        """
+        """Remove a file below the lake's root, if it exists."""
         with writing(f"lake {self.url}"), suppress(FileNotFoundError):
             self.fs.rm_file(f"{self.root}/{name}")
 
@@ -266,7 +236,6 @@ class Lake:
 
         Raises:
             InputError: wrong keys.
-            StorageError: the lake is not writable.
         """
         bucket = None if self.local else self.fs
         place = f"lake {self.url}"
@@ -328,11 +297,7 @@ class Lake:
         return sorted(found, key=lambda part: [*part.values()])
 
     def check_file(self, table: str, **keys: str) -> int:
-        """Read every byte of a partition; return its rows.
-
-        Raises:
-            DamagedFile: it is not as it was written.
-        """
+        """Read every byte of a partition; return its rows."""
         with self._file(table, keys) as file:
             return read_through(file, threads=self.local)
 
@@ -383,18 +348,11 @@ class Lake:
         Args:
             sql: DuckDB SQL; see :meth:`duckdb` for the views.
             parameters: values for the query's ``?`` marks.
-
-        Raises:
-            DamagedFile: a file that the query needs is damaged.
         """
         return self._executed(sql, parameters)[1]
 
     def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Return the rows of :meth:`query` by the names of their columns.
-
-        Raises:
-            DamagedFile: as :meth:`query`.
-        """
+        """Return the rows of :meth:`query` by the names of their columns."""
         names, rows = self._executed(sql, parameters)
         return [dict(zip(names, row, strict=True)) for row in rows]
 

@@ -1,7 +1,6 @@
 """The same work with other tools, side by side: ``make compare`` writes docs/comparison.md.
 
-Belongs here: which recorded figures stand beside each other, and what a tool does not do. Does
-not belong here: measuring. Each figure is read from the file in ``benchmarks/results/`` that
+not  Each figure is read from the file in ``benchmarks/results/`` that
 the named command wrote; a figure that is no longer there stops the script.
 """
 
@@ -19,11 +18,7 @@ NUMBER = r"([\d.,]+(?: x| %)?)"
 
 @dataclass(frozen=True)
 class Figure:
-    """One cell: a tool's figure for a job, and the pattern that finds it in a results file.
-
-    ``pattern`` has one group, the figure; an empty one means that it was not run, and ``note``
-    says why.
-    """
+    """One cell: a tool's figure for a job, and the pattern that finds it in a results file."""
 
     tool: str
     file: str
@@ -31,11 +26,7 @@ class Figure:
     note: str = ""
 
     def value(self) -> str:
-        """Return the figure as it was recorded.
-
-        Raises:
-            LookupError: the results file has no such figure.
-        """
+        """Return the figure as it was recorded."""
         if not self.pattern:
             return "not run"
         text = (RESULTS / self.file).read_text(encoding="utf-8")
@@ -297,11 +288,7 @@ releases. The behaviour of ours is tested in `tests/traces/`.
 
 
 def page() -> str:
-    """Return the page as Markdown.
-
-    Raises:
-        LookupError: a results file lacks a figure.
-    """
+    """Return the page as Markdown."""
     parts = [HEAD]
     for job in JOBS:
         parts.append(f"## {job.stage}: {job.work}\n")

@@ -175,13 +175,7 @@ def graph_beside_hand(sessions: Path, turns: int) -> Graph:
 
 
 def graph_and_hand(folder: Path, sessions: Path, turns: int) -> Graph:
-    """Return what the last of so many turns took; the provider's thread is not counted.
-
-    Args:
-        folder: for lakes and instances.
-        sessions: what is harvested.
-        turns: 2 leaves what is done once in a process out of the small ones.
-    """
+    """Return what the last of so many turns took; the provider's thread is not counted."""
     days = sorted(session_days([sessions]))
     script = Script.from_sessions(sessions, answers())
     with LoopbackOpenRouter(script, api_key="bench", flaky_faults=False, keep_bodies=False) as own:

@@ -2,9 +2,6 @@
 
     python benchmarks/diloco.py [--record] [--seeds 1]
 
-Belongs here: the experiment, its bars, and the page ``results/diloco.md``. Does not belong here:
-faults of real processes (``tests/chaos/diloco_driver.py``).
-
 A byte-level language model (one hidden layer over 16 bytes, 88,448 parameters) on the text of the
 standard library, from one warm start. Replicas run one after the other in this process through the
 library's own ``pseudo_gradient``, ``encode_delta``, ``decode_delta`` and ``merged_steps``, so every
@@ -194,22 +191,7 @@ class World:
         steps_a_round: int = H,
         sent: list[int] | None = None,
     ) -> Model:
-        """Return the model after so many rounds.
-
-        Args:
-            rate: inner learning rate.
-            replicas: M.
-            rounds: of ``steps_a_round`` steps.
-            outer: learning rate and momentum; the library's default otherwise.
-            codec: of the deltas' bytes; below 8 bits with error feedback.
-            lost: slot to the rounds in which it is dead; it comes back without moments.
-            merge: in place of the outer step.
-            adapted: train adapters.
-            inner: optimizer of the replicas.
-            fragments: of which a round merges one, and the last all.
-            steps_a_round: H.
-            sent: gets the bytes of the last slot's delta of each round.
-        """
+        """Return the model after so many rounds."""
         lr, mu = outer or outer_defaults(rounds // fragments, replicas)
         spec = DiLoCoSpec(
             rounds=rounds, inner_steps=steps_a_round, replicas=replicas, outer_lr=lr,

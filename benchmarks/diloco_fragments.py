@@ -2,9 +2,7 @@
 
     python benchmarks/diloco_fragments.py [--record]
 
-Belongs here: the runs in fragments, their bars, and the page ``results/diloco_fragments.md``. Does
-not belong here: the model, its text and the simulated replicas (``benchmarks.diloco``), and the
-memory of a sync (``benchmarks.diloco_memory``).
+not
 """
 
 import sys

@@ -2,9 +2,7 @@
 
     python benchmarks/diloco_peer.py [--record]
 
-Belongs here: what a sync costs, what a kill costs, and the page ``results/diloco_peer.md``. Does
-not belong here: the replicas (``diloco_peer_replicas``), quality (``diloco``), goodput of many
-kills (``tests/chaos/diloco_goodput.py``).
+not
 
 Everything runs in a network namespace of its own (``unshare``), so that the bytes of its loopback
 are those of the replicas, which are forked from a server that has loaded torch.
@@ -80,13 +78,7 @@ class Run:
 
 
 def play(tool: Callable[[Orders], None], killed: tuple[int, ...] = (), again: str = "") -> Run:
-    """Run two replicas to their end.
-
-    Args:
-        tool: one of the functions above.
-        killed: slots that die at ``KILL_AT``.
-        again: when they are started again: ``at once``, ``after the other``, or not.
-    """
+    """Run two replicas to their end."""
     context = multiprocessing.get_context("forkserver")
     light = lighthouse() if tool in (theirs, cost_theirs, cost_quantized) else None
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as notes:

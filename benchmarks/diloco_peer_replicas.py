@@ -1,8 +1,5 @@
 """Replicas of ``diloco_peer``: the same two with our DiLoCo and with torchft's.
 
-Belongs here: both tools through their public API, trained and timed. Does not belong here: who is
-started and killed, and what is reported (``diloco_peer``).
-
 The server that replicas are forked from loads this module once. torchft is given equal weights and
 ``init_sync=False``, as its documentation asks of them, one fragment, and gloo.
 """

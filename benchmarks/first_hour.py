@@ -8,9 +8,6 @@ sample sessions. Then runs every command in a process of its own, as a user does
 a loopback server. Prints what each took of CPU time (user and system, of the command alone), the
 most memory it held and its wall time; exits 1 where a bar is missed. The files and the lake stay
 below ``--work`` (``build/bench-first-hour``) and are used again.
-
-Belongs here: making the sessions, running commands and printing. Does not belong here: speed of
-one stage beside other tools (``benchmarks/traces.py``).
 """
 
 import argparse

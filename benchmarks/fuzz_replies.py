@@ -112,10 +112,7 @@ class Spoiler:
 
     @staticmethod
     def _stated(reply: dict[str, Any], bill: int) -> int:
-        """Return the bill; a cost that is still stated is a true one.
-
-        What became of the reply may be what the documentation calls free; then it is.
-        """
+        """Return the bill; a cost that is still stated is a true one."""
         usage = reply.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         if counts.get("is_byok") is True:

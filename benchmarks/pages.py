@@ -1,7 +1,4 @@
-"""A benchmark's page: printed, and kept in ``benchmarks/results`` where ``--record`` asks for it.
-
-Belongs here: that option, and what it does. Does not belong here: what a page says.
-"""
+"""A benchmark's page: printed, and kept in ``benchmarks/results`` with ``--record``."""
 
 import argparse
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""Peers: what a benchmark measures beside ours, each set in an environment of its own.
-
-Belongs here: making such an environment below ``build/peers``, once, of pinned versions. Does not
-belong here: how a peer is measured (the benchmark that names it).
-"""
+"""Peers: what a benchmark measures beside ours, each set in an environment of its own."""
 
 import shutil
 import subprocess

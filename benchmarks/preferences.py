@@ -236,10 +236,7 @@ def forget() -> None:
 
 
 def canonical_speed(calls: list[tuple[str, str, dict[str, Any]]]) -> tuple[float, int]:
-    """Return canonical actions a CPU second, best of five with cold caches, and how many.
-
-    Calls with equal arguments count once, wherever they ran.
-    """
+    """Return canonical actions a CPU second, best of five with cold caches, and how many."""
     from composer_pipeline.actions import Action, ToolCall
     from composer_pipeline.preferences.actions.canonical import canonical
     from composer_pipeline.preferences.actions.shell_parse import Place
@@ -333,12 +330,7 @@ def prefix(path: str, text: str) -> list[dict[str, Any]]:
 
 
 def synthetic_states(count: int) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield states with three teachers' replies, made of the labelled pairs.
-
-    The agent does one side of a pair. Each teacher does that side, the other side or the
-    side of another pair, by turns, so every outcome of a vote occurs. Every state has a
-    working directory of its own.
-    """
+    """Yield states with three teachers' replies, made of the labelled pairs."""
     from composer_pipeline.actions import Action, ToolCall
     from composer_pipeline.preferences.eligibility import Reply
     from tests.fixtures.states import made_state

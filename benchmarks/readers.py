@@ -2,9 +2,6 @@
 
     python benchmarks/readers.py [--record]
 
-Belongs here: the comparison, and the page ``results/readers.md``. Does not belong here: speed
-(``traces``), how a reader is called (``trace_peers``).
-
 The truth of the real files is the shared corpus's ``expected.json``, which shares no code with the
 product; that of the hand-made ones stands below. Without the corpus there is nothing to measure.
 """
@@ -55,11 +52,7 @@ for line in sys.stdin.read().splitlines():
 
 @dataclass
 class Kept:
-    """What one reader made: its messages by hand-made file, and counts by real file.
-
-    ``counts`` has a file's steps, distinct calls and distinct results; a file that the reader
-    refuses is in neither.
-    """
+    """What one reader made: its messages by hand-made file, and counts by real file."""
 
     label: str
     edges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -94,10 +87,7 @@ def by_peer(reader: Reader, files: list[Path]) -> Kept | str:
 
 
 def by_us(files: list[Path]) -> Kept:
-    """Return what ours makes of them: the report of the ingest, and the states of hand-made ones.
-
-    The messages of a hand-made file are those before the last state, and that state's action.
-    """
+    """Return what ours makes of them."""
     from composer_pipeline.lake.store import Lake
     from composer_pipeline.states.load import load_states
     from composer_pipeline.traces.ingest import ingest

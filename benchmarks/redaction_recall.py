@@ -2,12 +2,11 @@
 
     python benchmarks/redaction_recall.py [SEEDS]
 
-The labelled corpus of ``tests/redaction`` on ten seeds (SEEDS), each secret in every form. A
-peer finds a secret where it reports a string that shares six characters with it. The peers are
-installed below ``build/peers``. A GLiNER-class model is not run: the packages that
-run one (``gliner``, ``gliner2``, ``fast-gliner``, ``privyscope-en``) load weights from a model hub.
-Exits 1 where one of ours is left, or a decoy
-changes.
+The labelled corpus of ``tests/redaction`` on ten seeds (SEEDS), each secret in every form. A peer
+finds a secret where it reports a string that shares six characters with it. The peers are
+installed below ``build/peers``. A GLiNER-class model is not run: the packages that run one
+(``gliner``, ``gliner2``, ``fast-gliner``, ``privyscope-en``) load weights from a model hub. Exits
+1 where one of ours is left, or a decoy changes.
 """
 
 import json

@@ -2,14 +2,13 @@
 
     python benchmarks/replay_cost.py [FOLDER]
 
-FOLDER holds session files (default: the unpacked shared corpus in ``../shared/corpus``, else
-the bundled sample sessions). First, a simulation on the bodies that would really be sent:
-how much of each prompt an earlier one of its session had, and what that makes at given
-prices. Then the engine asks the loopback provider, which bills with prompt caches, about three
-disjoint sets of days: a first one in full, on which tokens and agreement are measured, and a
-second one with curtailed voting and a third one in full, whose bills are compared with what
-``plan`` expected. Prints
-tables and the bars; exits 1 where one is missed. No text of a session is printed.
+FOLDER holds session files (default: the unpacked shared corpus in ``../shared/corpus``, else the
+bundled sample sessions). First, a simulation on the bodies that would really be sent: how much of
+each prompt an earlier one of its session had, and what that makes at given prices. Then the
+engine asks the loopback provider, which bills with prompt caches, about three disjoint sets of
+days: a first one in full, on which tokens and agreement are measured, and a second one with
+curtailed voting and a third one in full, whose bills are compared with what ``plan`` expected.
+Prints tables and the bars; exits 1 where one is missed. No text of a session is printed.
 
 Prices are those of ``recipes/teachers/default.yaml`` at half of its caps: nobody looked them
 up. Shares of the naive price hardly depend on them; they depend on the price of a cached read.

@@ -73,11 +73,7 @@ class Side:
     env: dict[str, str]
 
     def run(self, *command: str, env: dict[str, str] | None = None) -> None:
-        """Run one command of the command line.
-
-        Raises:
-            SystemExit: it failed.
-        """
+        """Run one command of the command line."""
         done = subprocess.run(
             [sys.executable, "-m", "composer_pipeline.cli", *command, "--json"],
             cwd=self.code,

@@ -1,7 +1,4 @@
-"""Session files for a benchmark: given ones, the shared corpus, or the bundled samples.
-
-Belongs here: finding and unpacking them. Does not belong here: what is measured on them.
-"""
+"""Session files for a benchmark: given ones, the shared corpus, or the bundled samples."""
 
 import tarfile
 from pathlib import Path

@@ -2,9 +2,6 @@
 
     python benchmarks/shared_prefix.py --lake lake-demo
 
-Belongs here: the same steps of the demo's recipe, run with ``shared_prefix`` on and off, and a
-count of all rows of the data. Does not belong here: kernels alone.
-
 The lake is what ``make demo`` leaves; the model is the recipe's, with real scores of the base
 model. Steps take turns; times are CPU seconds of the process, one thread. Tokens need no model and
 are counted for every step of each replica: of the recipe's own run, and of an epoch of the channel

@@ -1,8 +1,4 @@
-"""Other readers of Claude Code sessions: their releases, and how each is called.
-
-Belongs here: pins, an environment for each below ``build/``, and the code that reads one file with
-it. Does not belong here: their speed (``traces``), what they make of a session (``readers``).
-"""
+"""Other readers of Claude Code sessions: their releases, and how each is called."""
 
 import os
 import shutil
@@ -16,17 +12,7 @@ BUILD = Path(__file__).resolve().parent.parent / "build" / "bench-traces" / "pee
 
 @dataclass(frozen=True)
 class Reader:
-    """One release, and code for its own Python.
-
-    Attributes:
-        name: package, with ``version``.
-        read: defines ``read(file, root)``: the whole of what it makes of one file.
-        messages: defines ``messages(found)``: dictionaries with ``role``, ``text``, ``calls`` and
-            ``results`` (ids of tool calls), in its order. Empty where it gives records only.
-        installs: arguments of each ``pip install``; the release by itself otherwise.
-        needs: the Python that it needs, where that is newer than ours.
-        gathers: whether it reads the files of subagents together with their session.
-    """
+    """One release, and code for its own Python."""
 
     name: str
     version: str
@@ -63,11 +49,7 @@ class Reader:
         return python
 
     def _base(self) -> str | None:
-        """Return the interpreter to make the environment of, or ``None`` where there is none.
-
-        ``COMPOSER_PEER_PYTHON`` names one for readers that need a newer Python than this one;
-        else the PATH is looked through.
-        """
+        """Return the interpreter to make the environment of, or ``None`` where there is none."""
         if sys.version_info[:2] >= self.needs:
             return sys.executable
         given = os.environ.get("COMPOSER_PEER_PYTHON")

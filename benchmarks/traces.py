@@ -78,11 +78,7 @@ def replicate(source: Path, target: Path, megabytes: int) -> None:
 
 
 def one_session(source: Path, target: Path, enough: Callable[[int, int], bool]) -> int:
-    """Write one session that goes on through many real ones; return its responses.
-
-    The first record of each session hangs below the last of the session before. ``enough``
-    is asked with the bytes and the responses written so far.
-    """
+    """Write one session that goes on through many real ones; return its responses."""
     files = sorted(f for f in source.rglob("*.jsonl") if "subagents" not in f.parts)
     target.parent.mkdir(parents=True, exist_ok=True)
     size, seen, leaf, copy = 0, set[str](), None, 0

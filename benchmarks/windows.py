@@ -1,11 +1,11 @@
 """Windows of real prompts: how often an action's file is lost, and how fast they are made.
 
-The peer is the policy that came before: the longest suffix of whole turns, found by rendering
-and tokenising one more turn each time. Both cut the same prompts for the same tokenizer
-(SmolLM2), with the tools offered that a replay would offer, in at most 2,048 tokens as in
-``recipes/train/default.yaml``. An action *names a file* when one of
-its calls has a path of its own; the file is *lost* when the whole prompt showed that path and the
-window does not. Without the shared corpus the bundled sample sessions are used, which are short.
+The peer is the policy that came before: the longest suffix of whole turns, found by rendering and
+tokenising one more turn each time. Both cut the same prompts for the same tokenizer (SmolLM2),
+with the tools offered that a replay would offer, in at most 2,048 tokens as in
+``recipes/train/default.yaml``. An action *names a file* when one of its calls has a path of its
+own; the file is *lost* when the whole prompt showed that path and the window does not. Without
+the shared corpus the bundled sample sessions are used, which are short.
 
 Usage: ``python benchmarks/windows.py [--corpus DIR] [--every N] [--peer-every N]``.
 """

@@ -1,9 +1,9 @@
 """composer-pipeline: agent traces in, preference data and trained models out.
 
-The Python API is this flat list (docs/api.md); each name is loaded when it is first used, so
-that ``import composer_pipeline`` loads no other package. A stage is
-``stage(lake, …, *, progress=None) -> Report``, with ``days=`` where its tables have days, and
-``Report.to_dict()`` is plain JSON. See docs/architecture.md for the packages behind it.
+The Python API is this flat list (docs/api.md); each name is loaded when it is first used, so that
+``import composer_pipeline`` loads no other package. A stage is ``stage(lake, …, *, progress=None)
+-> Report``, with ``days=`` where its tables have days, and ``Report.to_dict()`` is plain JSON.
+See docs/architecture.md for the packages behind it.
 """
 
 import os

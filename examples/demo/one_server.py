@@ -1,7 +1,6 @@
 """Is there room for another ``make dev``? One port, and one daemon on one storage.
 
-Belongs here: finding out before anything starts. Two daemons on one storage would start each
-schedule's runs twice.
+Two daemons on one storage would start each schedule's runs twice.
 """
 
 import fcntl
@@ -22,14 +21,7 @@ PATIENCE_S = 45
 
 @contextmanager
 def claim(folder: Path, port: int) -> Iterator[int]:
-    """Hold the storage below ``folder`` and see that ``port`` is free; yield its lock.
-
-    The lock is a file descriptor. A child that is given it holds the storage too, so that one that
-    outlives this process is noticed; the kernel lets go when both have ended.
-
-    Raises:
-        InputError: the port is taken, or something already works on the storage.
-    """
+    """Hold the storage below ``folder`` and see that ``port`` is free; yield its lock."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / "dev.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -79,11 +71,7 @@ def _free(port: int) -> None:
 
 
 def _no_daemon(folder: Path, ended: float) -> None:
-    """Wait for a second sign of life of a daemon that was not started by ``make dev``.
-
-    One sign alone may be that of a daemon that has been killed since; ``ended`` is when the last
-    ``make dev`` here ended as it should, in seconds since 1970.
-    """
+    """Wait for a second sign of life of a daemon that was not started by ``make dev``."""
     last = _heartbeat(folder)
     if last <= ended or time.time() - last > PATIENCE_S:
         return

@@ -1,7 +1,4 @@
-"""A command whose whole family ends with one signal, however this process was started.
-
-Belongs here: signals and process groups. Does not belong here: which command it is.
-"""
+"""A command whose whole family ends with one signal, however this process was started."""
 
 import os
 import signal
@@ -25,11 +22,7 @@ def run_group(
     pass_fds: Sequence[int] = (),
     started: Callable[["subprocess.Popen[bytes]"], None] = lambda _: None,
 ) -> int:
-    """Run a command until it ends or this process is told to end; return its exit code.
-
-    A signal ends every process that the command has started: SIGINT first, and after ``GRACE_S``
-    seconds SIGKILL for what is left.
-    """
+    """Run a command until it ends or this process is told to end; return its exit code."""
     told = False
 
     def note(_number: int, _frame: object) -> None:

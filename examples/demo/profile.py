@@ -1,7 +1,6 @@
 """The demo profile: the bundled sessions, a lake of their own, teachers on loopback.
 
-Belongs here: the settings that ``make demo`` and ``make dev`` share. A user's own lake
-is never touched by them.
+A user's own lake is never touched by them.
 """
 
 import os
@@ -44,10 +43,7 @@ def to_env(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def loopback(port: int = 0) -> Iterator[str]:
-    """Run the loopback provider, point this process at it, and yield its URL.
-
-    The server's key is made up for this run; it opens nothing else.
-    """
+    """Run the loopback provider, point this process at it, and yield its URL."""
     from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
     from composer_pipeline.testing.personas import Script
     from composer_pipeline.testing.samples import answers, sample_sessions_dir

@@ -1,7 +1,4 @@
-"""The demo's last stage: the dataset goes to a Hub on this machine, as it would to the real one.
-
-Belongs here: the server, the command in an environment without keys, and a copy of the card.
-"""
+"""The demo's last stage: the dataset goes to a Hub on this machine, as it would to the real one."""
 
 import json
 import os
@@ -21,14 +18,7 @@ LEFT_OUT = ("HF_TOKEN", "HF_HUB_OFFLINE")
 
 
 def publish_here(settings: Settings) -> dict[str, Any]:
-    """Publish the lake's dataset to a Hub of this machine; return the command's report.
-
-    The card and its pictures are kept beside the lake, because the server ends with this call;
-    ``card`` says where, and ``address`` what it had on the Hub.
-
-    Raises:
-        ComposerError: publishing failed; its sentence is the message.
-    """
+    """Publish the lake's dataset to a Hub of this machine; return the command's report."""
     with LoopbackHub() as hub:
         env = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         env |= {

@@ -1,7 +1,7 @@
 """``dagster dev`` without two of its sentences, which would be wrong here.
 
-Belongs here: leaving them out. The instance settings that it says are not used are the checkout's,
-copied by ``web``; the command that it recommends reads no ``workspace.yaml``.
+The instance settings that it says are not used are the checkout's, copied by ``web``; the command
+that it recommends reads no ``workspace.yaml``.
 """
 
 import logging

@@ -1,9 +1,8 @@
 """``make demo``: the whole graph in this process, on the bundled sessions, without a key.
 
-Belongs here: running the jobs one after the other and printing what came out. The
-teachers answer over HTTP from a loopback server, so the wire, the ledger and the cache
-are the real ones; every amount it prints is simulated and says so. With
-``--teachers FILE`` and a key in the environment the same graph buys real replies.
+The teachers answer over HTTP from a loopback server, so the wire, the ledger and the cache are
+the real ones; every amount it prints is simulated and says so. With ``--teachers FILE`` and a key
+in the environment the same graph buys real replies.
 """
 
 import argparse
@@ -78,12 +77,7 @@ def _options() -> argparse.Namespace:
 
 
 def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> dict[str, Any]:
-    """Run harvest, replay and train; print and return the summary.
-
-    Raises:
-        InputError: the sessions folder holds no session.
-        ComposerError: a stage failed; the failing step is named.
-    """
+    """Run harvest, replay and train; print and return the summary."""
     # The graph reads the first and the last day when it is imported.
     from assets.definitions import build_defs
     from assets.partitions import day_ranges

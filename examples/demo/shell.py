@@ -1,9 +1,5 @@
 """``python -m examples.demo.shell [COMMAND …]``: a shell to practise in, without a key.
 
-Belongs here: the environment in which every command of ``docs/guide.md`` runs: the bundled
-sessions, simulated teachers and a loopback Hub on this machine, a lake of its own. Does not
-belong here: what the demo runs (``examples.demo.run``).
-
 Without a command it starts ``$SHELL``; the servers end with it. Keys of the environment are
 not passed on, so nothing in this shell can reach a paid service by mistake.
 """

@@ -1,7 +1,7 @@
 """What ``make dev`` says of itself: a line each for lake, teachers, ledger, ceiling and Hub.
 
-Belongs here: the sentences, made from the environment that the servers get. A mistake in what
-they are about is said in its line and stops nothing: the UI is where it is corrected.
+A mistake in what they are about is said in its line and stops nothing: the UI is where it is
+corrected.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,10 +1,7 @@
 """``make dev``: the Dagster UI on http://127.0.0.1:3000 (``PORT=3001 make dev``: another port).
 
-Belongs here: choosing between the demo profile and the user's own settings, and running
-``dagster dev`` with them. With a key, a lake, sessions or a teacher file in the environment or in
-``.env``, those settings are used; otherwise the demo's are, with a Hub of this machine. Does not
-belong here: whether there is room for it (``one_server``), what it says of itself
-(``start_lines``), and how it ends (``process_group``).
+With a key, a lake, sessions or a teacher file in the environment or in
+``.env``, those settings are used; otherwise the demo's are, with a Hub of this machine.
 """
 
 import os
@@ -44,11 +41,7 @@ def main() -> None:
 
 
 def serve() -> int:
-    """Start the servers, wait for their end, and return the exit code of ``dagster dev``.
-
-    Raises:
-        InputError: the port is taken, or Dagster already works on the same storage.
-    """
+    """Start the servers, wait for their end, and return the exit code of ``dagster dev``."""
     port = _port(os.environ.get("PORT", "3000"))
     # dagster dev reads .env itself, and lets it win; so does this.
     written = {k: v for k, v in dotenv_values(ROOT / ".env").items() if v is not None}

@@ -4,8 +4,7 @@
     python -m examples.environment.train --lake lake-demo --model Qwen/Qwen2.5-0.5B-Instruct
 
 The model begins at a recorded state, calls tools, and reads recorded results for as long as its
-calls are the recorded ones. Belongs here: the rows, the trainer and its options.
-Does not belong here: what a call earns (``composer_pipeline.environment``).
+calls are the recorded ones.
 """
 
 import argparse
@@ -43,16 +42,7 @@ def trainer(
     output: Path,
     **settings: Any,
 ) -> Any:
-    """Return TRL's trainer over the environment; ``train()`` starts it.
-
-    Args:
-        model: a causal language model, or its name.
-        tokenizer: with a chat template that TRL can read tool calls of.
-        rows: as :func:`dataset` returns them.
-        tools: makes the tools of one rollout.
-        output: folder of the checkpoints.
-        settings: other fields of ``trl.GRPOConfig``.
-    """
+    """Return TRL's trainer over the environment; ``train()`` starts it."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from trl import GRPOConfig, GRPOTrainer
 

@@ -1,8 +1,5 @@
 """The arms of the proof: which terms of the loss each has.
 
-Belongs here: recipes of the arms. Does not belong here: training them (``proof.train``) and what
-came out (``proof.report``).
-
 All arms start from one base and take the same number of optimizer steps. A term has weight 1
 and its rows a step whatever the arm; the anchor is SFT on the consensus, with weight 1 too.
 """
@@ -42,17 +39,7 @@ INNER_STEPS = 10
 
 @dataclass(frozen=True)
 class Arm:
-    """One combination of terms.
-
-    Attributes:
-        terms: channel to its options; a channel that is not there is off.
-        placebo: SFT on what the agent did, and not on the consensus.
-        replicas: processes that train by DiLoCo, each with its share of a step's rows, so that
-            the tokens are those of the arm ``lean``; 0 trains in this process.
-        kill: one of them is killed halfway and not started again.
-        schedule: recipe fields of the learning rate; constant by default.
-        what: in the words of the report.
-    """
+    """One combination of terms."""
 
     terms: Terms
     what: str
@@ -122,14 +109,7 @@ ARMS["diloco-killed"] = Arm(
 def recipe_of_arm(
     name: str, *, seed: int, steps: int, student: Mapping[str, Any] | None = None
 ) -> TrainingRecipe:
-    """Return the recipe of an arm by name, its rows a step shared by its replicas.
-
-    Args:
-        name: in :data:`ARMS`.
-        seed: of the run.
-        steps: of the optimizer.
-        student: top-level fields in place of the small student's (``proof.students``).
-    """
+    """Return the recipe of an arm by name, its rows a step shared by its replicas."""
     arm = ARMS[name]
     diloco: dict[str, Any] = {"replicas": 1, "inner_steps": steps}
     terms = {channel: dict(options) for channel, options in arm.terms.items()}

@@ -1,8 +1,4 @@
-"""What the shipped loss must reach on the small world.
-
-Belongs here: the bars and the sentence of each that is broken. Does not belong here: training
-(``proof.train``) and measuring (``composer_pipeline.evaluation``).
-"""
+"""What the shipped loss must reach on the small world."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -49,11 +45,7 @@ Results = Mapping[str, Sequence[StateResult]]
 
 
 def compared(results: Results, arm: str, other: str, kind: str) -> Estimate:
-    """Return the paired difference of two arms at a kind of states.
-
-    Raises:
-        InputError: an arm is missing, or there is no such state.
-    """
+    """Return the paired difference of two arms at a kind of states."""
     for name in (arm, other):
         if name not in results:
             raise InputError(f"no results of arm {name!r}; there are {', '.join(results)}")
@@ -64,13 +56,7 @@ def compared(results: Results, arm: str, other: str, kind: str) -> Estimate:
 
 
 def broken_at_half_coverage(results: Results, arm: str, without: str) -> list[str]:
-    """Return the bars that an arm breaks where teachers answer half of the bug types.
-
-    Args:
-        results: arm to results, :data:`~composer_pipeline.evaluation.BASE` among them.
-        arm: all terms.
-        without: the same without SDPO.
-    """
+    """Return the bars that an arm breaks where teachers answer half of the bug types."""
     gain = compared(results, arm, without, "hard_uncovered")
     said = []
     if gain.mean < GAIN or gain.low is None or gain.low <= 0:

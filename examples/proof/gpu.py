@@ -1,8 +1,5 @@
 """``make proof-gpu``: the proof with a real model on one GPU, and its step beside TRL's trainers.
 
-Belongs here: the door, its refusals and what it measures first. Does not belong here: the grid
-(``proof.run``), the student (``proof.students``) and the steps (``benchmarks/model_steps.py``).
-
     python -m examples.proof.gpu --model Qwen/Qwen2.5-0.5B-Instruct --arms sft,composer,grpo
 
 Every other option is one of ``proof.run``. The default is each arm that trains an adapter, with

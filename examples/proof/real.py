@@ -1,8 +1,5 @@
 """``make proof-real``: does a model take from real error turns what the agent learnt from them?
 
-Belongs here: cases, folds, arms and the grid of the real-session tier. Does not belong here: its
-tables (``proof.real_report``) and training one arm (``proof.train``).
-
     python -m examples.proof.real --sessions ~/.claude/projects
 
 A case is an error turn of which the trace shows a recovery: the agent's own later call that acted
@@ -112,19 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prove(out: Path, sessions: Sequence[Path], arms: Sequence[str], plan: Plan) -> None:
-    """Train and measure every arm with each fold held out, and report all.
-
-    Args:
-        out: see the module's docstring.
-        sessions: session files or folders.
-        arms: names in :data:`ARMS`.
-        plan: what is compared.
-
-    Raises:
-        InputError: there are fewer groups of sessions with a case than folds, an arm is unknown,
-            or the folder is one of another plan.
-        ComposerError: an arm failed.
-    """
+    """Train and measure every arm with each fold held out, and report all."""
     import torch
     from transformers.utils import logging
 
@@ -153,13 +138,7 @@ def prove(out: Path, sessions: Sequence[Path], arms: Sequence[str], plan: Plan) 
 
 
 def lake_of(folder: Path, sessions: Sequence[Path]) -> Lake:
-    """Return the lake of these sessions with hints and dataset tables, made on first use.
-
-    What the sessions get later is not taken: the cases stay the same.
-
-    Raises:
-        InputError: the folder is the lake of other sessions, or there is no session.
-    """
+    """Return the lake of these sessions with hints and dataset tables, made on first use."""
     named, made_of = sorted(str(path.resolve()) for path in sessions), folder / SESSIONS
     if folder.is_dir():
         if json.loads(made_of.read_bytes()) != named:
@@ -180,11 +159,7 @@ def lake_of(folder: Path, sessions: Sequence[Path]) -> Lake:
 
 
 def cases(lake: Lake) -> list[dict[str, Any]]:
-    """Return the rows of ``dataset_hints`` that have a recovery other than the failed action.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the rows of ``dataset_hints`` that have a recovery other than the failed action."""
     found = [
         row
         for row in lake.iter_rows("dataset_hints", split="train")
@@ -196,11 +171,7 @@ def cases(lake: Lake) -> list[dict[str, Any]]:
 
 
 def deal(rows: Sequence[Mapping[str, Any]], folds: int) -> dict[str, int]:
-    """Return group of sessions to its fold: the largest first, each to the smallest fold.
-
-    Raises:
-        InputError: there are fewer groups than folds, or fewer than two folds.
-    """
+    """Return group of sessions to its fold: the largest first, each to the smallest fold."""
     sizes = Counter(row["group_id"] for row in rows)
     if not 2 <= folds <= len(sizes):
         raise InputError(
@@ -234,11 +205,7 @@ def train_on(
     states: Sequence[EvaluationState],
     plan: Plan,
 ) -> bool:
-    """Train an arm on a fold's rows, unless it is there; return whether it was not.
-
-    Raises:
-        InputError: the run folder is one of another recipe, or the rows overlap the states.
-    """
+    """Train an arm on a fold's rows, unless it is there; return whether it was not."""
     recipe, run_dir = plan.recipe(arm), out / RUNS / str(fold) / arm
     if is_done(run_dir, recipe, NUMBERS):
         return False
@@ -261,11 +228,7 @@ def train_on(
 def measure_fold(
     folder: Path, arms: Sequence[str], states: Sequence[EvaluationState], plan: Plan
 ) -> None:
-    """Measure base and arms at the states of the fold that was held out, unless that is done.
-
-    Raises:
-        InputError: none of the states fits the window.
-    """
+    """Measure base and arms at the states of the fold that was held out, unless that is done."""
     from peft import PeftModel
 
     from trainers.trl.policy import load_base
@@ -284,13 +247,7 @@ def measure_fold(
 
 
 def rows_of_fold(folder: Path, rows: Sequence[Mapping[str, Any]], *, failed: bool) -> Lake:
-    """Write what is trained on: each case as hint, as pair, and as one action to repeat.
-
-    Args:
-        folder: of the lake.
-        rows: of ``dataset_hints``.
-        failed: repeat the action that failed, and not the recovery.
-    """
+    """Write what is trained on: each case as hint, as pair, and as one action to repeat."""
     lake = Lake(str(folder))
     pairs = [
         {name: row[name] for name in _SHARED}

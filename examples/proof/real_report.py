@@ -1,8 +1,4 @@
-"""What the real-session tier found, as a page that a person reads.
-
-Belongs here: tables from the folds' results. Does not belong here: measuring, and the tables of
-the small world (``proof.report``).
-"""
+"""What the real-session tier found, as a page that a person reads."""
 
 import json
 from collections import Counter, defaultdict
@@ -51,11 +47,7 @@ def write_report(out: Path, folds: Sequence[Path]) -> None:
 
 
 def page(folds: Sequence[Path]) -> str:
-    """Return the report as Markdown.
-
-    Args:
-        folds: folders of ``runs`` with ``results.parquet``, ``dropped.json`` and the arms.
-    """
+    """Return the report as Markdown."""
     results: dict[str, list[StateResult]] = defaultdict(list)
     dropped: Counter[str] = Counter()
     for fold in folds:

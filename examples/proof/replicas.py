@@ -1,8 +1,4 @@
-"""Training an arm with DiLoCo: replicas that are processes, through the trainer's own command.
-
-Belongs here: a run of replicas, the one that is killed, and the bytes that were sent. Does not
-belong here: training in this process (``proof.train``), and DiLoCo (``composer_pipeline.diloco``).
-"""
+"""Training an arm with DiLoCo: replicas that are processes, through the trainer's own command."""
 
 from pathlib import Path
 from typing import Any
@@ -21,21 +17,7 @@ VICTIM = 1
 
 
 def train_replicas(lake: Lake, recipe: TrainingRecipe, run_dir: Path, *, kill: bool) -> Trained:
-    """Train a recipe's replicas on a lake's dataset and return the model they agree on.
-
-    Its numbers: ``bytes_sent`` is the mean over replicas of what each sent, and
-    ``bytes_data_parallel`` what one sends where gradients are exchanged after each step (four
-    bytes a parameter); ``contributions`` is the share of planned ones that were merged.
-
-    Args:
-        lake: has the dataset tables.
-        recipe: of a model without adapter.
-        run_dir: gets the run's folder.
-        kill: replica 1 is killed after half of the rounds and not started again.
-
-    Raises:
-        ComposerError: training failed, or nobody was there to be killed.
-    """
+    """Train a recipe's replicas on a lake's dataset and return the model they agree on."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -67,11 +49,7 @@ def train_replicas(lake: Lake, recipe: TrainingRecipe, run_dir: Path, *, kill: b
 
 
 def _kill(slot: int) -> int:
-    """Kill a replica of this process's run and return its process id.
-
-    Raises:
-        ComposerError: it does not run.
-    """
+    """Kill a replica of this process's run and return its process id."""
     for process in psutil.Process().children(recursive=True):
         try:
             if process.environ().get("COMPOSER_DILOCO_SLOT") == str(slot):

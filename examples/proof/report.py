@@ -1,8 +1,5 @@
 """The results of the proof as one Parquet file and a page that a person reads.
 
-Belongs here: tables from results. Does not belong here: measuring
-(``composer_pipeline.evaluation``) and what must be reached (``proof.bars``).
-
 A cell is the mean over seeds with the least and the largest of them. A difference is paired over
 held-out sessions, with the seeds that both arms have averaged; what is printed in bold has an
 interval (bootstrap, 95 %) that excludes zero, and nothing else is claimed.
@@ -94,13 +91,7 @@ def collect(runs: Path) -> list[Cell]:
 
 
 def write_report(out: Path, cells: Sequence[Cell], student: str = "") -> None:
-    """Write ``results.parquet`` and ``report.md``.
-
-    Args:
-        out: where; what ``make proof-gpu`` measured of a step there ends the report.
-        cells: the finished arms.
-        student: a sentence about a student other than the small world's own.
-    """
+    """Write ``results.parquet`` and ``report.md``."""
     rows = [
         {"setting": cell.setting, "arm": cell.arm, "seed": seed, "state_id": r.state_id,
          "session_id": r.session_id, "kind": r.kind, "exact": r.judgement.exact,

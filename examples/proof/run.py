@@ -1,8 +1,5 @@
 """``make proof``: arms x seeds x coverage x wrong teachers on the small world, and a report.
 
-Belongs here: the grid, its folders and what is kept of a killed run. Does not belong here: the
-arms (``proof.arms``), training one (``proof.train``) and the tables (``proof.report``).
-
     python -m examples.proof.run --arms sft,composer --seeds 1,2 --coverage half --wrong 0
     python -m examples.proof.run --model Qwen/Qwen2.5-0.5B-Instruct --lora 16 --dtype bf16
 
@@ -84,21 +81,7 @@ def prove(
     states: list[EvaluationState] | None = None,
     student: dict[str, Any] | None = None,
 ) -> None:
-    """Train and measure every arm on every plan that has no result yet, and report all.
-
-    Args:
-        out: see the module's docstring.
-        arms: names in :data:`~examples.proof.arms.ARMS`.
-        plans: what is recorded, and who teaches.
-        steps: of the optimizer.
-        states: the evaluation set; all held-out sessions by default.
-        student: recipe fields in place of the small student's (``proof.students``).
-
-    Raises:
-        InputError: the folder is one of another evaluation set, recipe or student; an arm has no
-            rows.
-        ComposerError: an arm failed.
-    """
+    """Train and measure every arm on every plan that has no result yet, and report all."""
     import torch
 
     torch.set_num_threads(1)  # the same sums everywhere
@@ -118,16 +101,7 @@ def prove(
 
 
 def frozen_states(path: Path, made: list[EvaluationState], of: str) -> list[EvaluationState]:
-    """Return the evaluation set, written once.
-
-    Args:
-        path: of its file.
-        made: what it would be now.
-        of: what has made another one, for the sentence.
-
-    Raises:
-        InputError: the file holds another set.
-    """
+    """Return the evaluation set, written once."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_states(path, made)
@@ -146,11 +120,7 @@ def run_arm(
     steps: int,
     student: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Train and measure an arm, unless its result is there; say whether it was not.
-
-    Raises:
-        InputError: the run folder is one of another recipe, or ``out`` of another student.
-    """
+    """Train and measure an arm, unless its result is there; say whether it was not."""
     recipe = recipe_of_arm(arm, seed=plan.seed, steps=steps, student=student)
     run_dir = out / RUNS / name_of(plan) / arm
     known = base_of(out / RUNS, recipe)
@@ -185,11 +155,7 @@ def run_arm(
 
 
 def base_of(runs: Path, recipe: TrainingRecipe) -> dict[str, list[StateResult]]:
-    """Return what the first finished arm measured of the base; nothing before that.
-
-    Raises:
-        InputError: that arm has another student.
-    """
+    """Return what the first finished arm measured of the base; nothing before that."""
     for path in sorted(runs.glob(f"*/*/{RESULTS}")):
         other = TrainingRecipe.load(path.with_name(RECIPE))
         for field in ("model", "lora", "dtype", "data"):
@@ -254,11 +220,7 @@ def name_of(plan: Plan) -> str:
 
 
 def is_done(run_dir: Path, recipe: TrainingRecipe, last: str) -> bool:
-    """Say whether a run folder has the file that is written last.
-
-    Raises:
-        InputError: it has, and is the run of another recipe.
-    """
+    """Say whether a run folder has the file that is written last."""
     if not (run_dir / last).is_file():
         return False
     if TrainingRecipe.load(run_dir / RECIPE) != recipe:
@@ -279,11 +241,7 @@ def _prompts(lake: Lake, table: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _chosen(names: Sequence[str] | None, lora: int) -> list[str]:
-    """Return the arms that are named, or all that the student can be.
-
-    Raises:
-        InputError: one is not known, or merges whole models where an adapter is trained.
-    """
+    """Return the arms that are named, or all that the student can be."""
     if names is None:
         return [name for name, arm in ARMS.items() if not (lora and arm.replicas)]
     unknown = [name for name in names if name not in ARMS]

@@ -1,7 +1,6 @@
 """A student other than the small world's own: any causal LM, as fields of the arms' recipes.
 
-Belongs here: the fields, and the window that the world's sessions need under its tokenizer. Does
-not belong here: the arms (``proof.arms``) and training one (``proof.train``).
+not
 """
 
 from collections.abc import Sequence
@@ -30,18 +29,7 @@ _ROUND = 16
 def student_of(
     model: str, states: Sequence[EvaluationState], *, lora: int, dtype: str, tools: int
 ) -> dict[str, Any]:
-    """Return the recipe fields of a student.
-
-    Args:
-        model: as a recipe's ``model``.
-        states: the evaluation set, whose longest state decides the window.
-        lora: rank of an adapter on every linear map; 0 trains every parameter.
-        dtype: as a recipe's.
-        tools: tokens of the tool schemas in a prompt; 0 offers none, as to the small student.
-
-    Raises:
-        InputError: there is no such model, its tokenizer cannot be used, or a state has no window.
-    """
+    """Return the recipe fields of a student."""
     return {
         "model": model, "dtype": dtype,
         "lora": {"r": lora, "alpha": 2 * lora or 1, "targets": "all-linear"},
@@ -51,13 +39,7 @@ def student_of(
 
 
 def window(tokenizer: Any, states: Sequence[EvaluationState], tools: int) -> Data:
-    """Return the token budgets that the longest evaluation state fits.
-
-    A training row that is longer than it is cut or left out, and counted.
-
-    Raises:
-        InputError: a state has no window whatever its budget.
-    """
+    """Return the token budgets that the longest evaluation state fits."""
     room = WINDOW.model_copy(update={**_ROOM, "max_tools_tokens": tools})
     windows, longest, answer = Windows(tokenizer, room), 0, 0
     for state in states:

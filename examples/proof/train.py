@@ -1,9 +1,4 @@
-"""Training an arm in this process, with the parts that the trainer's command runs.
-
-Belongs here: building the rows, the base pass, the hint gate and ``ComposerTrainer``, in the
-order of ``trainers.trl``. Does not belong here: replicas and run folders of users; that an arm
-through ``composer_pipeline.train`` gives the same model is held by a test.
-"""
+"""Training an arm in this process, with the parts that the trainer's command runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,11 +22,7 @@ Change = Callable[[TrainingData], TrainingData]
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained arm: the model, the numbers of its hint gate and of its last step.
-
-    Beside those of the step: ``step_seconds``, the median over steps, and
-    ``step_tokens``, the mean.
-    """
+    """A trained arm: the model, the numbers of its hint gate and of its last step."""
 
     model: Any
     gate: dict[str, float]
@@ -41,18 +32,7 @@ class Trained:
 def train_arm(
     lake: Lake, recipe: TrainingRecipe, run_dir: Path, change: Change | None = None
 ) -> Trained:
-    """Train a recipe's model on a lake's dataset and return it.
-
-    Args:
-        lake: has the dataset tables.
-        recipe: one replica.
-        run_dir: gets the rows and what the base thinks of them.
-        change: what is done to the rows first.
-
-    Raises:
-        InputError: a channel has no row, or no hint helps.
-        ComposerError: no step was good.
-    """
+    """Train a recipe's model on a lake's dataset and return it."""
     import torch
 
     model = resolve_model(recipe.model)

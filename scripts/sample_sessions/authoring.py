@@ -1,10 +1,5 @@
 """A small builder that writes sessions as Claude Code 2.1.x writes them.
 
-Belongs here: the shape of the records (one content block a line, ``parentUuid``
-chains, progress records, compaction, rewinds, subagents, damaged lines). Does not
-belong here: the texts of the sessions (``billfold``, ``birdlog``, ``ladle``, ``tidepage``) and
-where they are stored (``testing.sample_sessions.bundled``).
-
 Everything is a function of the session's slug: the same script gives the same bytes.
 In every string ``§`` stands for the session's working directory and ``¤`` for the
 home folder.
@@ -57,16 +52,7 @@ class _Trajectory:
 
 
 class Session:
-    """One session under construction.
-
-    Args:
-        slug: names the session and seeds every identifier and pause.
-        project: code base it works on.
-        start: ``YYYY-MM-DDTHH:MM``, UTC.
-        branch: git branch.
-        version: Claude Code version.
-        model: model that answers.
-    """
+    """One session under construction."""
 
     def __init__(
         self,
@@ -116,16 +102,7 @@ class Session:
         better: Any = None,
         shape: int = 1,
     ) -> str:
-        """A response with parallel calls.
-
-        Args:
-            calls: the calls with their results.
-            say: text before the calls.
-            think: thinking block before the text.
-            better: what a careful colleague would have done: a call, a list of calls
-                or a text; ``None`` if the action was fine.
-            shape: 1 hangs the second call below the first call, 3 below its result.
-        """
+        """A response with parallel calls."""
         message_id, texts = self._open(say, think)
         used = []
         leaf = self.at.leaf

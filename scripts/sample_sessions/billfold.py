@@ -1,7 +1,6 @@
 """Sample sessions on ``billfold``, a fictional invoice command line in Python.
 
-Belongs here: the texts of four sessions. Does not belong here: the shape of records
-(``testing.sample_sessions.authoring``). Every key, address and name is invented.
+Every key, address and name is invented.
 """
 
 from scripts.sample_sessions.authoring import REJECTED, Session

@@ -1,7 +1,6 @@
 """Sample sessions on ``birdlog``, a fictional bird-watching log in Rust.
 
-Belongs here: the texts of three sessions. Does not belong here: the shape of records
-(``testing.sample_sessions.authoring``). Every key, address and name is invented.
+Every key, address and name is invented.
 """
 
 from scripts.sample_sessions.authoring import REJECTED, Session

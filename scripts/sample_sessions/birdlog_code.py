@@ -1,7 +1,4 @@
-"""The code base of ``birdlog`` as every session finds it, and commands that sessions share.
-
-Belongs here: files and commands. Does not belong here: what happens in a session (``birdlog``).
-"""
+"""The code base of ``birdlog`` as every session finds it, and commands that sessions share."""
 
 from scripts.sample_sessions.calls import Project, bash
 

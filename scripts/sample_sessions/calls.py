@@ -1,8 +1,6 @@
 """Tool calls of a script, and the project that a session works on.
 
-Belongs here: one function a tool. Does not belong here: how a call is recorded
-(``testing.sample_sessions.authoring``). In every string ``§`` stands for the session's
-working directory and ``¤`` for the home folder.
+In every string ``§`` stands for the session's working directory and ``¤`` for the home folder.
 """
 
 from collections.abc import Mapping

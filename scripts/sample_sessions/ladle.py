@@ -1,7 +1,6 @@
 """Sample sessions on ``ladle``, a fictional recipe converter in Go.
 
-Belongs here: the texts of five sessions, one of them a fork. Does not belong here: the
-shape of records (``testing.sample_sessions.authoring``). Every key, address and name is invented.
+Every key, address and name is invented.
 """
 
 from scripts.sample_sessions.authoring import REJECTED, Session

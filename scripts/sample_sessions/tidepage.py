@@ -1,7 +1,6 @@
 """Sample sessions on ``tidepage``, a fictional tide-table web page in JavaScript.
 
-Belongs here: the texts of four sessions. Does not belong here: the shape of records
-(``testing.sample_sessions.authoring``). Every key, address and name is invented.
+Every key, address and name is invented.
 """
 
 from scripts.sample_sessions.authoring import CANCELLED, Session

@@ -1,8 +1,4 @@
-"""A virtual working folder: what the agent reads, edits and writes is consistent.
-
-Belongs here: what the client answers to file tools. Does not belong here: how an answer is
-recorded (``testing.sample_sessions.authoring``).
-"""
+"""A virtual working folder: what the agent reads, edits and writes is consistent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +7,7 @@ from scripts.sample_sessions.calls import Project
 
 
 class WorkingFolder:
-    """The files of a project as one session changes them.
-
-    Args:
-        project: the code base that it starts from.
-    """
+    """The files of a project as one session changes them."""
 
     def __init__(self, project: Project) -> None:
         self.files = dict(project.files)

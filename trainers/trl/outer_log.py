@@ -1,8 +1,8 @@
 """A run's outer log: where it is, and what replicas on other machines read from it and add to it.
 
-Such a replica knows the log alone. It adds its events
-(``events/<slot>/<attempt>-<n>.jsonl``) and its channels' states
-(``channels/<slot>/channels-<step>.safetensors``) before it contributes a round. No torch.
+Such a replica knows the log alone. It adds its events (``events/<slot>/<attempt>-<n>.jsonl``) and
+its channels' states (``channels/<slot>/channels-<step>.safetensors``) before it contributes a
+round. No torch.
 """
 
 import hashlib

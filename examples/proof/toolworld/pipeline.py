@@ -1,8 +1,4 @@
-"""The whole data side on the small world: session files in, a training dataset out.
-
-Belongs here: running the real stages on generated sessions, with the loopback provider for
-teachers. Does not belong here: any stage, and training.
-"""
+"""The whole data side on the small world: session files in, a training dataset out."""
 
 import os
 import tempfile
@@ -51,12 +47,7 @@ _KEY = "toolworld-loopback"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is recorded and who teaches.
-
-    ``coverage``: the share of the bug types that teachers are asked about: ``full``, or ``half``
-    where the money ended before the second day, which has the odd bug types. ``wrong``: how many
-    of the three teachers are wrong.
-    """
+    """What is recorded and who teaches."""
 
     seed: int = 1
     count: int = 80
@@ -66,11 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Made:
-    """A lake with a dataset, and the truth behind it.
-
-    ``answers`` maps the message id of each response to what the teachers do there; ``covered``
-    are the days that they were asked about.
-    """
+    """A lake with a dataset, and the truth behind it."""
 
     lake: Lake
     written: list[Written]
@@ -87,11 +74,7 @@ def recorded_sessions(plan: Plan) -> tuple[list[Recorded], list[list[Answers]]]:
 
 
 def make_dataset(plan: Plan, folder: Path) -> Made:
-    """Write sessions below ``folder`` and run every stage up to the dataset.
-
-    Raises:
-        ComposerError: a stage failed.
-    """
+    """Write sessions below ``folder`` and run every stage up to the dataset."""
     drawn, answered = recorded_sessions(plan)
     written = [write_session(r, f"toolworld-{plan.seed}-{i}") for i, r in enumerate(drawn)]
     answers = {
@@ -135,14 +118,7 @@ def prompts_of(lake: Lake, tables: Sequence[str]) -> Iterator[list[dict[str, obj
 
 
 def evaluation_states(recorded: Sequence[Recorded]) -> list[EvaluationState]:
-    """Return the states of sessions, through the parser and the converter that training uses.
-
-    A hard state counts as covered where teachers answer its bug type at half coverage; at full
-    coverage they answer both kinds. Its hint is what the agent was told after the mistake.
-
-    Args:
-        recorded: sessions that no arm and no base has seen.
-    """
+    """Return the states of sessions, through the parser and the converter that training uses."""
     written = [write_session(r, f"held-out-{i}") for i, r in enumerate(recorded)]
     truth = {m: (w.recorded.world, step) for w in written for m, step in w.truth.items()}
     out = []

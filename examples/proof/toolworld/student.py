@@ -1,8 +1,5 @@
 """The student: a Llama of 0.3 million parameters that has seen recorded sessions only.
 
-Belongs here: making the base checkpoint, which every arm of the proof starts from, and where it
-lies. Does not belong here: what is trained on it.
-
     python -m examples.proof.toolworld.student --write
 
 makes ``base/`` again (about five minutes; other processors may round the last bits otherwise).

@@ -1,9 +1,5 @@
 """The small world: what is right, what the agent gets wrong, and what is drawn.
 
-Belongs here: files, symbols, bug types, steps, the agent's systematic mistakes, the truthful
-feedback, and the random draws of sessions. Does not belong here: session files
-(``toolworld.sessions``), teachers (``toolworld.teachers``) and models (``toolworld.student``).
-
 A session fixes one bug in one file in three steps. The agent has exactly one misconception a
 session, which the bug type decides:
 
@@ -164,11 +160,7 @@ def everything(_: World) -> bool:
 
 
 def held_out(world: World) -> bool:
-    """Say whether a world is kept for evaluation: a third of the (file, bug type) pairs.
-
-    A prompt names file and bug type, so no prompt and no later state is shared with training;
-    each file and each bug type occurs on both sides.
-    """
+    """Say whether a world is kept for evaluation: a third of the (file, bug type) pairs."""
     return (world.file + 4 * world.bug) % 3 == 0
 
 
@@ -195,11 +187,7 @@ def training_random(seed: int) -> Random:
 
 
 def held_out_sessions(count: int = 120) -> list[Recorded]:
-    """Return evaluation sessions: all different, the agent mistaken wherever it can be.
-
-    Session i has a generator of its own, ``Random(10000 + i)``, so that the set does not depend
-    on what is trained.
-    """
+    """Return evaluation sessions: all different, the agent mistaken wherever it can be."""
     known: set[World] = set()
     out: list[Recorded] = []
     i = 0
@@ -227,10 +215,7 @@ DAYS = ("2026-11-02", "2026-11-03")
 
 @dataclass(frozen=True)
 class Written:
-    """A session with its file.
-
-    ``truth`` maps the message id of each response to its state.
-    """
+    """A session with its file."""
 
     recorded: Recorded
     session: Session
@@ -321,13 +306,7 @@ class Answers:
 def answer_all(
     random: Random, recorded: Iterable[Recorded], *, wrong: int = 0
 ) -> list[list[Answers]]:
-    """Draw the answers to every state of sessions, in order.
-
-    Args:
-        random: goes on where the sessions were drawn.
-        recorded: the sessions.
-        wrong: how many of the teachers are wrong; the last seats.
-    """
+    """Draw the answers to every state of sessions, in order."""
     return [
         [
             Answers(step, tuple(_answer(random, s.world, step, seat, wrong) for seat in range(3)))
@@ -357,13 +336,7 @@ def misled(world: World) -> Action:
 
 
 class ToolworldScript(Script):
-    """Answers by seat, for prefixes as they arrive on the wire.
-
-    Args:
-        states: of the lake.
-        answers: message id to the answers at its state. Where states share a prefix, the first
-            one counts, as it would with a provider that is asked the same twice.
-    """
+    """Answers by seat, for prefixes as they arrive on the wire."""
 
     def __init__(self, states: Iterable[TraceState], answers: Mapping[str, Answers]) -> None:
         super().__init__()

@@ -54,13 +54,12 @@ def installed_tools(lake: Lake) -> list[InstalledTools]:
 
 def nearest(sets: list[InstalledTools], version: str | None) -> InstalledTools | None:
     """Return the set for a session's version: the latest not above it, else the earliest."""
-    if not sets:
-        return None
     ordered = sorted(sets, key=lambda kept: version_number(kept.version))
-    if not version:
-        return ordered[-1]
-    below = [kept for kept in ordered if version_number(kept.version) <= version_number(version)]
-    return below[-1] if below else ordered[0]
+    if version:
+        mine = version_number(version)
+        below = [kept for kept in ordered if version_number(kept.version) <= mine]
+        ordered = below or ordered[:1]
+    return ordered[-1] if ordered else None
 
 
 #: Uses after which a key that was always present counts as required.
@@ -87,11 +86,8 @@ def tool_schemas(
     installed: InstalledTools | None = None,
 ) -> Toolset:
     """Return the tools to offer, sorted by name, and the source of their schemas."""
-    if recorded:
-        tools = [tool for tool in map(_openai_form, recorded) if tool]
-        if tools:
-            return Toolset(tools, "recorded")
-    tools = []
+    if tools := [tool for tool in map(_openai_form, recorded or ()) if tool]:
+        return Toolset(tools, "recorded")
     sources: Counter[str] = Counter()
     for name in sorted(set(names) | set(CORE)):
         entry = REGISTRY.get(name)
@@ -119,10 +115,9 @@ def infer(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         kinds = {_json_type(use[key]) for use in uses if key in use}
         properties[key] = {"type": kinds.pop()} if len(kinds) == 1 else {}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
-    if len(uses) >= MIN_USES_FOR_REQUIRED:
-        required = [key for key in keys if all(key in use for use in uses)]
-        if required:
-            schema["required"] = required
+    required = [key for key in keys if all(key in use for use in uses)]
+    if required and len(uses) >= MIN_USES_FOR_REQUIRED:
+        schema["required"] = required
     return {"description": "Parameters inferred from use.", "parameters": schema}
 
 

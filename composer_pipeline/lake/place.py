@@ -51,9 +51,7 @@ def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     with reaching(url):
         try:
             fs, root = fsspec.core.url_to_fs(url, **options)
-        except ValueError as error:
-            raise InputError(f"lake {url}: {_line(error)}") from error
-        except ImportError as error:
+        except (ValueError, ImportError) as error:
             raise InputError(f"lake {url}: {_line(error)}") from error
     return fs, str(root).rstrip("/")
 
@@ -117,11 +115,11 @@ def reaching(url: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError, InputError):
         raise
-    except _unreachable() as error:
+    except _bucket_or_os() as error:
         raise InputError(f"lake {url} cannot be reached: {_line(error)}") from error
 
 
-def _unreachable() -> tuple[type[Exception], ...]:
+def _bucket_or_os() -> tuple[type[Exception], ...]:
     return (OSError, *bucket_errors())
 
 
@@ -199,12 +197,10 @@ def bucket_lock(
 ) -> Iterator[None]:
     """Hold a lock of a lake in a bucket; wait while another process holds it."""
     lease = _Lease(url, name)
-    told = False
-    while not lease.take(lease_s):
-        if not told:
-            waiting()
-            told = True
-        time.sleep(_POLL_S)
+    if not lease.take(lease_s):
+        waiting()
+        while not lease.take(lease_s):
+            time.sleep(_POLL_S)
     ended = threading.Event()
 
     def renew() -> None:

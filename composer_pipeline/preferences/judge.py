@@ -109,9 +109,6 @@ class SemanticJudge:
 
     def _request(self, a: Action, b: Action) -> Request:
         sides = sorted((a.to_json(), b.to_json()))
-        preferences = orjson.dumps(self._judge.provider.model_dump(exclude_none=True))
-        price = self._judge.max_price
-        cap = Request.cap_of(float(price.prompt), float(price.completion))
         question: dict[str, Any] = {
             "model": self._judge.model,
             "messages": [
@@ -122,7 +119,7 @@ class SemanticJudge:
             "temperature": self._judge.temperature,
         }
         plugins = {"plugins": [{"id": "context-compression", "enabled": False}]}
-        return Request.around(question, preferences, cap, plugins)
+        return Request.around(question, self._judge, plugins)
 
     def _recorded(self) -> dict[str, bytes]:
         """Return key to reply bytes of the questions that this judge has answered."""

@@ -62,10 +62,7 @@ class Prices(msgspec.Struct, frozen=True):
 
 
 class Override(msgspec.Struct, frozen=True):
-    """Prices for prompts of strictly more tokens, or at hours of the week (``windowed``).
-
-    A windowed price counts for the worst case only.
-    """
+    """Prices for prompts of strictly more tokens, or (for the worst case only) at some hours."""
 
     prices: Prices
     min_prompt_tokens: int = 0
@@ -149,11 +146,8 @@ class ModelRecord(Offer, frozen=True, kw_only=True):
         return any(known) if known else None
 
     def offered(self, caps: tuple[Decimal, Decimal]) -> Pricing:
-        """Return the prices of the cheapest endpoint within the caps, else the model's own.
-
-        A router that balances by price would most likely charge them. ``caps`` are USD per token
-        for (prompt, completion).
-        """
+        """Return the prices of the cheapest endpoint within the caps, else the model's own."""
+        # A router that balances by price would most likely charge them.
         within = [
             offer.pricing
             for offer in self.endpoints
@@ -213,12 +207,7 @@ class Catalogue(msgspec.Struct, frozen=True):
         return None
 
     def check(self, teacher: Teacher, *, today: date | None = None) -> ModelRecord:
-        """Check a teacher of api openrouter; return the model's record, by its dated name.
-
-        Raises:
-            CatalogueError: the model is unknown, an alias of nothing dated, expired, has no
-                price, costs more than a cap, or is not to be trained on.
-        """
+        """Check a teacher of api openrouter; return the model's record, by its dated name."""
         record = self.find(teacher.model)
         if record is None:
             raise CatalogueError(teacher, "model", f"{teacher.model} is not in the catalogue")
@@ -366,11 +355,8 @@ def terms_of(teacher: Teacher, check: CatalogueCheck | None) -> dict[str, str | 
 def preflight(
     lake: Lake, teacher_set: TeacherSet, teachers: Sequence[Teacher]
 ) -> dict[str, CatalogueCheck]:
-    """Fetch the catalogue for a run, keep it in the lake, and check the teachers against it.
-
-    Empty if there is no catalogue; then the caps that go with every request are all that bounds
-    the bill.
-    """
+    """Fetch the catalogue for a run, keep it in the lake, and check the teachers against it."""
+    # Without a catalogue, the caps that go with every request are all that bounds the bill.
     found = fetch(teacher_set, teachers)
     if found is None:
         return {}
@@ -379,14 +365,8 @@ def preflight(
 
 
 def fetch(teacher_set: TeacherSet, teachers: Sequence[Teacher] | None = None) -> Catalogue | None:
-    """Fetch the catalogue and the endpoints of the teachers' models (all if ``None``).
-
-    No key is sent: the catalogue is public. ``None`` if the endpoint has none, as with api
-    ``openai``, or cannot be reached.
-
-    Raises:
-        ComposerError: a web page answers, or the endpoint redirects.
-    """
+    """Fetch the catalogue and the endpoints of the teachers' models; ``None`` if there is none."""
+    # No key is sent: the catalogue is public.
     every = teacher_set.teachers if teachers is None else teachers
     models = sorted({teacher.model for teacher in every if teacher.endpoint is None})
     if teacher_set.endpoint.api != "openrouter" or not models:
@@ -429,11 +409,8 @@ def parse(
     distillable: bytes | None = None,
     source: str = "",
 ) -> Catalogue | None:
-    """Read a catalogue from ``/models`` and, by model, ``/models/{slug}/endpoints``.
-
-    ``distillable`` is the answer of ``/models?distillable=true``. A model or price in an unknown
-    shape is left out, never guessed; ``None`` if the bytes are no catalogue.
-    """
+    """Read the bytes of ``/models`` and, by model, of ``/models/{slug}/endpoints``."""
+    # A model or price in an unknown shape is left out, never guessed.
     rows = mapping(read_json(models)).get("data")
     if not isinstance(rows, list):
         return None

@@ -326,11 +326,8 @@ def classify(
     latency: float,
     price: TokenPrice | None = None,
 ) -> Outcome:
-    """Sort a complete HTTP response by the module's table.
-
-    ``headers`` are looked up in lower case; ``body`` is whole and decompressed; ``latency`` is in
-    milliseconds. With a ``price``, a reply without a cost costs its tokens at this price.
-    """
+    """Sort a complete response, with lower-case header names, by the module's table."""
+    # With a price, a reply without a cost costs its tokens.
     reply = read_reply(body)
     data = reply or {}
     usage = data.get("usage")
@@ -422,10 +419,7 @@ def _classify_error(code: int, fault: dict[str, Any], known: dict[str, Any]) -> 
 
 
 def no_response(error: Exception, *, generation: str = "", status: int = 0) -> Outcome:
-    """Tell "never sent" from "perhaps billed" if no complete response came.
-
-    ``generation`` and ``status`` are from the headers, if these had come.
-    """
+    """Tell "never sent" from "perhaps billed" if no complete response came."""
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
         return Outcome("unbilled", detail="certificate refused", stop="teacher", unreachable=True)

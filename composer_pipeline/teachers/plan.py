@@ -204,13 +204,7 @@ def selector_for(
     teachers: Sequence[str] | None = None,
     days_first: DaysFirst = "",
 ) -> CurtailedSelector | None:
-    """Return the selector that a teacher file asks for; ``None`` if it asks for everything.
-
-    It orders teachers as the plan does, by the catalogue's prices.
-
-    Raises:
-        InputError: ``teachers`` names an unknown one.
-    """
+    """Return the selector that a teacher file asks for; ``None`` if it asks for everything."""
     if not teacher_set.selection.active:
         return None
     asked = teacher_set.select(None if teachers is None else list(teachers))
@@ -538,11 +532,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
 def explain(
     ledger: Ledger, teacher: str, opened: Iterable[tuple[str, str, Mapping[str, Any]]]
 ) -> tuple[int, Counter[str]]:
-    """Count the open (day, state, ``Call.meta``) that were paid for before, and what changed.
-
-    If a state was answered more than once, the call with the fewest differences counts, and of
-    these the latest.
-    """
+    """Count the open (day, state, ``Call.meta``) that were paid for before, and what changed."""
+    # Of several answers to a state, the one with the fewest differences counts, then the latest.
     days: dict[str, dict[str, Mapping[str, Any]]] = {}
     for day, state, meta in opened:
         days.setdefault(day, {})[state] = meta

@@ -67,11 +67,9 @@ class LengthBand(msgspec.Struct):
 
 
 class PrefixReuse:
-    """Counts how much of each prompt an earlier prompt of its session had.
+    """Counts how much of each prompt an earlier prompt of its session had."""
 
-    ``edges`` are prompt lengths in bytes at which prices change; they separate the bands. A
-    prefix of less than ``minimum_bytes`` is not cached.
-    """
+    # ``edges`` are prompt lengths in bytes at which prices change; they separate the bands.
 
     def __init__(self, edges: Sequence[int] = (), minimum_bytes: int = 0) -> None:
         self.edges = tuple(edges)
@@ -160,10 +158,8 @@ class Tariff(msgspec.Struct, frozen=True):
 def expected_cost(
     reuse: PrefixReuse, tariff: Tariff, *, share: float = 1.0, cached: bool = True
 ) -> float:
-    """Return the expected cost in USD of asking every prompt with probability ``share``.
-
-    A float, because bounds and bills never come from here. ``reuse.edges`` must be the tariff's.
-    """
+    """Return the expected USD of asking every prompt with probability ``share``."""
+    # A float, because bounds and bills never come from here. The edges must be the tariff's.
     total = 0.0
     for number, band in enumerate(reuse.bands):
         low = reuse.edges[number - 1] + tariff.envelope_bytes if number else 0
@@ -248,10 +244,7 @@ class ReplyTokens(msgspec.Struct):
 
 
 def measure_replies(lake: Lake, days: Sequence[str]) -> dict[str, ReplyTokens]:
-    """Return the tokens of the lake's replies to the states of some days, by teacher.
-
-    Replies that came from the response cache report no tokens, and are left out.
-    """
+    """Return the tokens of the lake's replies to the states of some days, by teacher."""
     found: dict[str, ReplyTokens] = {}
     wanted = set(days)
     for part in lake.partitions("replies"):
@@ -261,6 +254,7 @@ def measure_replies(lake: Lake, days: Sequence[str]) -> dict[str, ReplyTokens]:
             "replies", days=[part["day"]], teacher=part["teacher"],
             columns=["request_hash", "state_id", "prompt_tokens", "completion_tokens"],
         )  # fmt: skip
+        # Replies that came from the response cache report no tokens.
         rows = [row for row in table.to_pylist() if row["prompt_tokens"]]
         tokens = found.setdefault(part["teacher"], ReplyTokens())
         tokens.replies += len(rows)
@@ -399,10 +393,9 @@ class BodyFrame(msgspec.Struct, frozen=True):
 
 
 class SessionOutline:
-    """The prompts of one session as a tree of pieces, with the size and key of each question.
+    """The prompts of one session as a tree of pieces, with each question's size and key."""
 
-    Serialising and hashing each body as a whole would be quadratic in the length of a session.
-    """
+    # Serialising and hashing each body as a whole would be quadratic in the session's length.
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions

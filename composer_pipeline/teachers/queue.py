@@ -148,10 +148,7 @@ Task = asyncio.Task[None]
 
 
 class Tasks:
-    """Tasks that end together: the first that raises sets ``stop``.
-
-    Once ``stop`` is set, ``on_stop`` is called and the tasks may go on for ``drain_s``.
-    """
+    """Tasks that end together: once ``stop`` is set, they may go on for ``drain_s``."""
 
     def __init__(self, stop: asyncio.Event, drain_s: float, on_stop: Callable[[], None]) -> None:
         self.stop = stop
@@ -178,10 +175,7 @@ class Tasks:
             self.stop.set()
 
     async def finish(self, drivers: Iterable[Task] = ()) -> None:
-        """Wait for all tasks, or for ``stop`` and the drain time; raise the first failure.
-
-        ``drivers`` are tasks that only start others; once stopped they are cancelled at once.
-        """
+        """Wait for all tasks, or for ``stop`` and the drain time; raise the first failure."""
         if not self._tasks:
             return
         ends = {asyncio.ensure_future(self._idle.wait()), asyncio.ensure_future(self.stop.wait())}

@@ -28,11 +28,7 @@ PATIENCE_S = 20.0
 
 
 class TeacherWindow:
-    """Slots, pauses, breaker, stop reason and counters of one teacher.
-
-    ``cap`` is the most calls in flight, ``breaker_pause_s`` the time from opening the breaker to
-    the first probe; ``clock`` is monotonic.
-    """
+    """Slots, pauses, breaker, stop reason and counters of one teacher."""
 
     def __init__(
         self,
@@ -67,10 +63,8 @@ class TeacherWindow:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self) -> None:
-        """Take one of the window's slots after any pause; first come, first served.
-
-        The slots of a stopped teacher are free, so that callers that wait see why.
-        """
+        """Take one of the window's slots after any pause; first come, first served."""
+        # The slots of a stopped teacher are free, so that callers that wait see why.
         if not self._waiters and self._open():
             self.inflight += 1
             return
@@ -123,14 +117,12 @@ class TeacherWindow:
         self._wake()
 
     def succeeded(self, latency_ms: float) -> None:
-        """Count a reply and widen the window: by one per window of replies.
-
-        Until the first refusal, by one per reply, which doubles it in a round trip.
-        """
+        """Count a reply and widen the window: by one per window of replies."""
         self.latencies.append(latency_ms)
         self.unreachable = False
         if self.breaker == "closed":
             self._results.append(True)
+            # Until the first refusal by one per reply, which doubles it in a round trip.
             step = 1.0 if self._shrunk_at == 0.0 else 1 / max(1.0, self.size)
             self.size = min(float(self.cap), self.size + step)
             return
@@ -142,11 +134,9 @@ class TeacherWindow:
     def failed(
         self, detail: str, *, busy: bool, retry_after: float | None, sent: float = 0.0
     ) -> None:
-        """Count a failure; shrink the window if ``busy``, and pause as long as was asked for.
-
-        ``sent`` is when the call left (:attr:`now`): of the calls that were in flight when the
-        window last shrank, no other shrinks it again.
-        """
+        """Count a failure; shrink the window if ``busy``, and pause for ``retry_after``."""
+        # Of the calls in flight when the window last shrank (by when they were ``sent``), no other
+        # shrinks it again.
         self.errors[detail] = self.errors.get(detail, 0) + 1
         now = self.now()
         if busy and sent >= self._shrunk_at:

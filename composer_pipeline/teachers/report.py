@@ -33,10 +33,7 @@ _REASONS = {
 
 
 class TeacherStopped(ComposerError):
-    """A teacher could not go on; the others did, and the run can be resumed.
-
-    ``scope`` is ``teacher:…``, or ``endpoint:…`` for the whole account.
-    """
+    """A teacher, or the whole endpoint, could not go on; the run can be resumed."""
 
     def __init__(self, teacher: str, scope: str, code: str) -> None:
         self.teacher, self.scope, self.code = teacher, scope, code
@@ -246,11 +243,8 @@ def replay_report(
     too_dear: Mapping[str, tuple[Pico, Pico]],
     **more: Any,
 ) -> ReplayReport:
-    """Add up what the teachers' windows counted; ``more`` are fields of the report.
-
-    ``too_dear`` maps each scope that refused, the first first, to the least worst case that it
-    refused and what had to be free for it.
-    """
+    """Add up what the teachers' windows counted; ``more`` are fields of the report."""
+    # too_dear: scope that refused -> the least worst case refused, and what had to be free.
     by_teacher = {
         name: TeacherFigures(
             calls=window.calls,

@@ -60,28 +60,29 @@ class Request(msgspec.Struct, frozen=True):
 
     @classmethod
     def around(
-        cls, before: Mapping[str, Any], provider: bytes, cap: bytes, after: Mapping[str, Any]
+        cls, before: Mapping[str, Any], teacher: Teacher, after: Mapping[str, Any]
     ) -> "Request":
-        """Return the request whose ``provider`` ends with ``max_price``, the JSON of ``cap``."""
-        head = orjson.dumps(before)[:-1] + b',"provider":' + provider[:-1] + b',"max_price":'
+        """Return the request with the teacher's ``provider`` between fields; none may be empty."""
+        preferences = orjson.dumps(teacher.provider.model_dump(exclude_none=True))
+        price = teacher.max_price
+        cap = orjson.dumps(
+            {
+                "prompt": _number(price.prompt),
+                "completion": _number(price.completion),
+                "request": 0,
+                "image": 0,
+            }
+        )
+        head = orjson.dumps(before)[:-1] + b',"provider":' + preferences[:-1] + b',"max_price":'
         body = head + cap + b"}," + orjson.dumps(after)[1:]
         return cls(body, len(head), len(head) + len(cap))
-
-    @staticmethod
-    def cap_of(prompt: float, completion: float) -> bytes:
-        """Return the JSON of ``max_price`` for two prices in USD per million tokens."""
-        prices = {"prompt": prompt, "completion": completion, "request": 0, "image": 0}
-        return orjson.dumps(prices)
 
 
 def serialise(
     teacher: Teacher, conversion: Conversion, session_id: str, *, api: str = "openrouter"
 ) -> Request:
-    """Return the request to send; with api ``openai`` it has OpenAI's fields only.
-
-    The session is named by a hash, for sticky routing: the provider's prompt cache holds
-    the session's prefix. Key order is frozen, because the response cache depends on it.
-    """
+    """Return the request to send; with api ``openai`` it has OpenAI's fields only."""
+    # Key order is frozen, because the response cache depends on it.
     body: dict[str, Any] = {
         "model": teacher.model,
         "messages": wire_messages(conversion.messages),
@@ -94,6 +95,7 @@ def serialise(
         if not conversion.tools:  # an empty list is refused there
             del body["tools"], body["tool_choice"]
         return Request(orjson.dumps(body))
+    # For sticky routing: the provider's prompt cache holds the session's prefix.
     session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
     rest: dict[str, Any] = {
         "plugins": [{"id": "context-compression", "enabled": False}],
@@ -101,30 +103,11 @@ def serialise(
     }
     if teacher.cache_control != "off":
         rest["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
-    return Request.around(body, *_provider(teacher), rest)
-
-
-#: Provider object without its cap, and the cap, of the teachers that were asked last.
-_PROVIDER: dict[int, tuple[Teacher, bytes, bytes]] = {}
-
-
-def _provider(teacher: Teacher) -> tuple[bytes, bytes]:
-    known = _PROVIDER.get(id(teacher))
-    if known is None or known[0] is not teacher:
-        preferences = orjson.dumps(teacher.provider.model_dump(exclude_none=True))
-        price = teacher.max_price
-        cap = Request.cap_of(_number(price.prompt), _number(price.completion))
-        if len(_PROVIDER) > 256:
-            _PROVIDER.clear()
-        known = _PROVIDER[id(teacher)] = (teacher, preferences, cap)
-    return known[1], known[2]
+    return Request.around(body, teacher, rest)
 
 
 def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -> dict[str, Any]:
-    """Return what a key takes from the teacher file, except for the model: name -> value.
-
-    It is recorded with each call, so that a plan can show which setting made a call new.
-    """
+    """Return what a key takes from the teacher file, except for the model: name -> value."""
     settings: dict[str, Any] = {
         "endpoint": endpoint,
         "max_tokens": teacher.max_tokens,
@@ -132,7 +115,7 @@ def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -
     }
     if api == "openai":
         return settings
-    preferences = orjson.loads(_provider(teacher)[0])
+    preferences = teacher.provider.model_dump(exclude_none=True)
     settings |= {f"provider.{name}": value for name, value in preferences.items()}
     return settings | {"cache_control": teacher.cache_control}
 
@@ -149,7 +132,7 @@ def _sha256(endpoint: str, wire: str, *parts: bytes | memoryview) -> str:
 
 
 def _number(price: Decimal) -> float | int:
-    """A price as the JSON number that the router compares; exact for any sane price."""
+    """Return a price as the JSON number that the router compares."""
     return int(price) if price == price.to_integral_value() else float(price)
 
 

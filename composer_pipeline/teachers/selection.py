@@ -254,10 +254,7 @@ def decided(clusters: Sequence[Cluster], remaining: int, quorum: int) -> bool:
 
 
 def least_needed(clusters: Sequence[Cluster], remaining: int, quorum: int) -> int:
-    """Return the fewest further votes after which the vote can be decided; 0 if it is.
-
-    All of them are asked at once: asking them one after the other would save nothing.
-    """
+    """Return the fewest further votes after which the vote can be decided; 0 if it is."""
     for more in range(remaining + 1):
         left = remaining - more
         grown = [
@@ -292,10 +289,8 @@ def has_vote(teacher: Teacher, decide: Decide | None) -> bool:
 def remaining_voters(
     teachers: Sequence[Teacher], known: Mapping[str, Action | None], decide: Decide
 ) -> list[Teacher]:
-    """Return one teacher for each family that may still vote, in the order given.
-
-    A family whose teacher gave nothing usable (``None`` in ``known``) votes by its next teacher.
-    """
+    """Return one teacher for each family that may still vote, in the order given."""
+    # A family whose teacher gave nothing usable votes by its next teacher.
     voters = [teacher for teacher in teachers if has_vote(teacher, decide)]
     spoken = {t.family for t in voters if known.get(t.name) is not None}
     found: dict[str, Teacher] = {}
@@ -343,10 +338,7 @@ def next_voters(
 
 
 def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = None) -> list[str]:
-    """Return the teachers' names, the cheapest for a typical question first.
-
-    ``prices`` is name -> USD per token; the price caps of the file count for the others.
-    """
+    """Return the teachers' names, by the price of a typical question, else by the file's caps."""
 
     def cost(teacher: Teacher) -> Decimal:
         cap = teacher.max_price
@@ -360,10 +352,8 @@ def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = 
 def choose(
     states: Sequence["TraceState"], selection: Selection
 ) -> tuple[list["TraceState"], dict[str, SkipRule]]:
-    """Return the states to ask about, and the rule of each state that a rule leaves out.
-
-    A state of the audit sample is asked about although a rule leaves it out.
-    """
+    """Return the states to ask about, and the rule of each state that a rule leaves out."""
+    # A state of the audit sample is asked about although a rule leaves it out.
     in_time = sorted(states, key=lambda s: (ts.timestamp() if (ts := s.ts) else 0.0, s.state_id))
     ruled_out = skips(in_time, selection.skip)
     chosen = [

@@ -76,13 +76,7 @@ class Endpoint(_Model):
         return self
 
     def key(self) -> str | None:
-        """Return the API key from the environment.
-
-        ``None`` only for a simulated endpoint, or one of api ``openai``, which may need none.
-
-        Raises:
-            InputError: the variable is not set, or holds no key.
-        """
+        """Return the API key of the environment; an InputError if it is needed and not set."""
         if self.api_key_env is None:
             return None
         found = _key_in(self.api_key_env)
@@ -94,11 +88,7 @@ class Endpoint(_Model):
         return found
 
     def provisioning_key(self) -> str | None:
-        """Return the key that makes keys; ``None`` if the file names none.
-
-        Raises:
-            InputError: the variable is not set, or holds no key.
-        """
+        """Return the key that makes keys; ``None`` if the file names none."""
         if self.provisioning_key_env is None:
             return None
         found = _key_in(self.provisioning_key_env)
@@ -110,11 +100,7 @@ class Endpoint(_Model):
         return found
 
     def url(self) -> str:
-        """Return the base URL to use, without a trailing slash.
-
-        Raises:
-            InputError: the environment variable is not a loopback address.
-        """
+        """Return the base URL to use, without a trailing slash."""
         override = os.environ.get(URL_VARIABLE) if self.simulated else None
         if override:
             try:
@@ -157,10 +143,9 @@ def _key_in(variable: str) -> str | None:
 
 
 class MaxPrice(_Model):
-    """The highest price of an endpoint that may answer, USD per million tokens.
+    """The highest price of an endpoint that may answer, USD per million tokens."""
 
-    It is sent to the router and is no part of a reply's key: changing it buys nothing again.
-    """
+    # Sent to the router, and no part of a reply's key: changing it buys nothing again.
 
     prompt: _Price
     completion: _Price
@@ -185,11 +170,8 @@ class Provider(_Model):
 
 
 def sampled(state_id: str, share: float) -> bool:
-    """Return True if a state is in the sample of a share of all states.
-
-    The same states every time, spread evenly over sessions; a smaller sample is part of every
-    larger one.
-    """
+    """Return True if a state is in the sample of a share of all states."""
+    # The same states every time; a smaller sample is part of every larger one.
     digest = hashlib.blake2b(state_id.encode(), digest_size=8, person=b"audit").digest()
     return int.from_bytes(digest, "big") < share * 2**64
 

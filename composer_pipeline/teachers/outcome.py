@@ -18,21 +18,26 @@ unknown  it may have been billed and nothing whole came: charged at the worst ca
 Evidence, the first row that fits decides (an *answer* is text, a tool call, a refusal or
 reasoning in any choice; a *cost* is ``usage.cost`` as a number from 0 to 1000 USD):
 
-========================================= ========= ==================================== evidence
-kind      why ========================================= =========
-==================================== cost above 0, whatever status and error   billed    the
-provider says so status not 2xx, no answer, no tokens      see below refused before a generation a
-hit of the cache that stops in the      unbilled  a hit costs nothing, and the whole middle
-can be fetched once more a hit of the cache                        billed 0  a hit costs nothing
-2xx, empty body                           unknown   it may have been generated 2xx, a JSON object
-that stops in the      unknown   it was generated; ``cut``: it can be middle
-fetched again from the cache 2xx, not a JSON object                    unpriced  it may have been
-generated an answer and a cost of 0                 billed 0  the provider says so a price for
-tokens and counted tokens     billed    at that price (own endpoints) an answer, or completion
-tokens, no cost  unpriced  it was generated top-level ``error``, no answer            unbilled
-documented: failed, not billed ``finish_reason`` error, no answer        unbilled  documented: not
-billed no ``finish_reason`` and 0 tokens or a    unbilled  documented: zero-completion cost of 0
-insurance a cost of 0                               billed 0  it ended without an answer (length)
+========================================= ========= ====================================
+evidence                                  kind      why
+========================================= ========= ====================================
+cost above 0, whatever status and error   billed    the provider says so
+status not 2xx, no answer, no tokens      see below refused before a generation
+a hit of the cache that stops in the      unbilled  a hit costs nothing, and the whole
+middle                                              can be fetched once more
+a hit of the cache                        billed 0  a hit costs nothing
+2xx, empty body                           unknown   it may have been generated
+2xx, a JSON object that stops in the      unknown   it was generated; ``cut``: it can be
+middle                                              fetched again from the cache
+2xx, not a JSON object                    unpriced  it may have been generated
+an answer and a cost of 0                 billed 0  the provider says so
+a price for tokens and counted tokens     billed    at that price (own endpoints)
+an answer, or completion tokens, no cost  unpriced  it was generated
+top-level ``error``, no answer            unbilled  documented: failed, not billed
+``finish_reason`` error, no answer        unbilled  documented: not billed
+no ``finish_reason`` and 0 tokens or a    unbilled  documented: zero-completion
+cost of 0                                           insurance
+a cost of 0                               billed 0  it ended without an answer (length)
 anything else                             unpriced  nothing says that it was free
 ========================================= ========= ====================================
 

@@ -2,12 +2,14 @@
 
 A script knows, for a prefix, what the agent did and whether there was something better.
 
-========== ===================================================================== persona
-decision ========== ===================================================================== careful
-the better action where there is one, else the agent's steady     the same decisions, written
-differently: description, key order, quotes contrarian always the agent's action flaky
-something nobody else does ==========
-=====================================================================
+========== =====================================================================
+persona    decision
+========== =====================================================================
+careful    the better action where there is one, else the agent's
+steady     the same decisions, written differently: description, key order, quotes
+contrarian always the agent's action
+flaky      something nobody else does
+========== =====================================================================
 
 For a prefix outside the script, ``careful`` and ``steady`` take the same generic action,
 made from a hash of the prefix and the tools that are offered; ``contrarian`` another one.

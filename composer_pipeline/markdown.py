@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -48,3 +51,17 @@ def dollars(amount: float) -> str:
 def image(name: str, alt: str) -> str:
     """Return an image of the repository."""
     return f"![{alt}]({name})"
+
+
+def template(package: str, name: str) -> "Template":
+    """Return a Jinja2 template of a package, in which this module's functions can be used."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(package), undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  Markdown: tables, code and fences escape what they hold
+    )  # fmt: skip
+    environment.globals |= {"table": table, "image": image, "share": share}
+    environment.filters |= {"code": code, "count": count, "dollars": dollars, "fenced": fenced}
+    return environment.get_template(name)

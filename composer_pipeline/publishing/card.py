@@ -14,9 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from composer_pipeline import markdown
 from composer_pipeline.charts import bars, stacked_shares
 from composer_pipeline.dataset.consent import AGENT, UNKNOWN, Consent
 from composer_pipeline.dataset.files import CONFIGS
@@ -24,7 +22,7 @@ from composer_pipeline.dataset.manifest import Build, dataset_info
 from composer_pipeline.dataset.splits import SPLITS
 from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.markdown import code, count, dollars, share
+from composer_pipeline.markdown import code, count, template
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote_rows import CONFIRMED
@@ -317,12 +315,12 @@ def card_files(
         charts["assets/tokens.svg"] = bars(tokens, width=720)
         charts["assets/cost.svg"] = bars(cost, width=720, unit=" $")
     found = {path: image.encode() for path, image in charts.items()}
-    if template := build.figures.get("chat_template"):
-        found[TEMPLATE] = str(template).encode()
+    if chat_template := build.figures.get("chat_template"):
+        found[TEMPLATE] = str(chat_template).encode()
     tokenizer = str(build.figures.get("tokenizer") or "")
     model, counted_by = _model(tokenizer)
     terms = facts.pairs["training_terms"]
-    card = _environment().get_template("card.md.j2").render(
+    card = template("composer_pipeline.publishing", "card.md.j2").render(
         repo=repo, build=build, facts=facts, consent=consent, steps=steps, votes=votes,
         lengths=lengths, teachers=teachers, statistics=statistics_table(statistics),
         front=_front_matter(repo, build, facts, consent), configs=_configurations(facts),
@@ -343,21 +341,6 @@ def card_files(
     )  # fmt: skip
     found["README.md"] = card.encode()
     return found
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("composer_pipeline.publishing"),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  Markdown: tables, code and fences escape what they hold
-    )  # fmt: skip
-    environment.globals |= {"table": markdown.table, "image": markdown.image, "share": share}
-    environment.filters |= {
-        "code": code, "count": count, "dollars": dollars, "fenced": markdown.fenced,
-        "codes": lambda names: ", ".join(map(code, names)),
-        "cut": lambda text: text if len(text) <= _SHOWN else text[:_SHOWN] + " …",
-    }  # fmt: skip
-    return environment
 
 
 def size_category(rows: int) -> str:
@@ -427,7 +410,12 @@ def _example(files: Iterable[Source]) -> Row | None:
         if (file.config, file.split) == ("pairs", "train")
         for row in _rows(pq.ParquetFile(file.local), columns)
     )
-    return min(rows, key=_dullness, default=None)
+    best = min(rows, key=_dullness, default=None)
+    return best and best | {name: _cut(best[name] or "") for name in _TEXTS}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
 
 
 def _dullness(row: Row) -> tuple[Any, ...]:

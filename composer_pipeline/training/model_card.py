@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from composer_pipeline.markdown import table
+from composer_pipeline.markdown import table, template
 from composer_pipeline.training.models import INSTALL_SMOLLM2, SMOLLM2
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import feeds
@@ -37,12 +37,6 @@ def card(
 
     ``merged`` weights are base and adapter in one.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    templates = Environment(  # noqa: S701  Markdown, not HTML
-        loader=PackageLoader("composer_pipeline.training"), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
     recipe = TrainingRecipe.model_validate(result["recipe"])
     base, weights, sdpo = result["base"], recipe.channels.weights(), recipe.channels.sdpo
     whole = merged or not recipe.lora.r
@@ -50,7 +44,7 @@ def card(
     states += ["TAID's schedule"] if sdpo.divergence == "taid" else []
     share = result["metrics"].get("hints_kept_share")
     simulated = {name: count for name, count in result["simulated"].items() if count}
-    return templates.get_template("model_card.md.j2").render(
+    return template("composer_pipeline.training", "model_card.md.j2").render(
         result=result, recipe=recipe, base=base, whole=whole, evaluation=evaluation or None,
         front=yaml.safe_dump(_front(base, list(weights), whole=whole), sort_keys=False),
         base_name=_base(base), start=result.get("start_from"),

@@ -25,7 +25,7 @@ from composer_pipeline.preferences.actions.canonical import Level
 from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.hints import succeeded
 from composer_pipeline.preferences.vote import context_of
-from composer_pipeline.states.load import Path, whole_sessions
+from composer_pipeline.states.load import ChainPath, whole_sessions
 from composer_pipeline.states.state import Message, TraceState
 from composer_pipeline.training.rewards import action_match
 
@@ -48,7 +48,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def turns_of(
-    path: Path, first: int, consensus: Mapping[str, Action], student: str = ""
+    path: ChainPath, first: int, consensus: Mapping[str, Action], student: str = ""
 ) -> list[Turn]:
     """Return the turns from the ``first`` state of a path up to where it cannot be followed.
 

@@ -11,7 +11,7 @@ import msgspec
 
 from composer_pipeline.actions import ERROR_PREFIX
 from composer_pipeline.chat.convert import INTERRUPTED, Builder, system_message
-from composer_pipeline.states.load import Path
+from composer_pipeline.states.load import ChainPath
 from composer_pipeline.states.state import Message, TraceState, action_of
 
 
@@ -148,7 +148,7 @@ class _Path(msgspec.Struct):
     actions: dict[int, TraceState]
 
 
-def path_steps(paths: list[Path]) -> list[PathSteps]:
+def path_steps(paths: list[ChainPath]) -> list[PathSteps]:
     """Return the paths of one trajectory: the active ones by time, then abandoned branches.
 
     A path that is the beginning of another is part of that one.
@@ -168,7 +168,7 @@ def path_steps(paths: list[Path]) -> list[PathSteps]:
     ]
 
 
-def _apart(paths: list[Path]) -> list[Path]:
+def _apart(paths: list[ChainPath]) -> list[ChainPath]:
     """Return the paths so that each state's action is the message after its prefix, or the end."""
     # An action stored apart from its chain belongs to a recorded request, which ends before it:
     # each such request becomes a path of its own.
@@ -176,22 +176,22 @@ def _apart(paths: list[Path]) -> list[Path]:
     for path in paths:
         inside = [s for s in path.states if _is_next(path, s)]
         if inside:
-            apart.append(Path(path.numbers, path.messages, inside))
+            apart.append(ChainPath(path.numbers, path.messages, inside))
         for state in path.states:
             if not _is_next(path, state):
                 n = state.n_messages
-                apart.append(Path(path.numbers[:n], path.messages[:n], [state]))
+                apart.append(ChainPath(path.numbers[:n], path.messages[:n], [state]))
     return apart
 
 
-def _is_next(path: Path, state: TraceState) -> bool:
+def _is_next(path: ChainPath, state: TraceState) -> bool:
     n = state.n_messages
     if n >= len(path.messages) or path.messages[n]["role"] != "assistant":
         return False
     return action_of(path.messages[n]) == state.action
 
 
-def _with_actions(path: Path) -> _Path:
+def _with_actions(path: ChainPath) -> _Path:
     names: list[_Name] = list(path.numbers)
     messages = list(path.messages)
     for state in path.states:

@@ -84,7 +84,7 @@ def load_state(lake: Lake, state_id: str) -> TraceState:
     return next(load_states(lake, days=[row["day"]], state_ids=[row["state_id"]]))
 
 
-class Path(msgspec.Struct):
+class ChainPath(msgspec.Struct):
     """A whole chain of a day, and the states on it."""
 
     #: Of its messages within the day: equal numbers are equal messages.
@@ -114,12 +114,18 @@ class DayTables:
     def _chains(self) -> pa.Table:
         return self.lake.read("chains", days=[self.day])
 
+    def of_sessions(self, sessions: Collection[str]) -> pa.Table:
+        """Return the rows of :attr:`states` of some sessions."""
+        # A plain string as value set makes pyarrow import pandas.
+        wanted = column(sorted(sessions), pa.string())
+        return self.states.filter(pc.is_in(self.states["session_id"], value_set=wanted))
+
     def of(self, states: pa.Table) -> Iterator[TraceState]:
         """Yield the states of some rows of :attr:`states`, in their order."""
         for chain in self.paths(states):
             yield from chain.states
 
-    def paths(self, states: pa.Table) -> Iterator[Path]:
+    def paths(self, states: pa.Table) -> Iterator[ChainPath]:
         """Yield the chains of some rows of :attr:`states`, each chain whole."""
         texts = self._messages[1]
         runs = groupby(self._with_chains(states), key=lambda pair: pair[0]["chain_id"])
@@ -128,7 +134,7 @@ class DayTables:
             numbers = members[0][1]
             messages = [decoded(texts[n].as_py()) for n in numbers]
             made = [state_of(row, messages, *self._recorded(row)) for row, _ in members]
-            yield Path(numbers, messages, made)
+            yield ChainPath(numbers, messages, made)
 
     def _recorded(self, row: dict[str, Any]) -> Iterator[Message | None]:
         """Yield the recorded system prompt and tools of a row."""
@@ -189,12 +195,9 @@ def list_states(
     sessions: Collection[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the listed columns of each state, day by day, in the order of time."""
-    wanted = None if sessions is None else column(sorted(sessions), pa.string())
     for day in lake.days("states") if days is None else sorted(days):
         tables = DayTables(lake, day)
-        rows = tables.states
-        if wanted is not None:
-            rows = rows.filter(pc.is_in(rows["session_id"], value_set=wanted))
+        rows = tables.states if sessions is None else tables.of_sessions(sessions)
         if not len(rows):
             continue
         rows = rows.sort_by([("ts", "ascending"), ("state_id", "ascending")])
@@ -296,10 +299,7 @@ class StatesOnDemand:
     def _read(self, day: str, session_id: str) -> dict[str, TraceState]:
         if self._tables is None or self._tables.day != day:
             self._tables = DayTables(self._lake, day)
-        rows = self._tables.states
-        # A plain string in its place makes pyarrow import pandas.
-        named = column([session_id], pa.string())
-        rows = rows.filter(pc.is_in(rows["session_id"], value_set=named))
+        rows = self._tables.of_sessions([session_id])
         return {state.state_id: state for state in self._tables.of(rows)}
 
 
@@ -324,7 +324,7 @@ class WholeSession(msgspec.Struct, kw_only=True):
     session_id: str
     day: str
     rows: list[dict[str, Any]]
-    paths: dict[str, list[Path]]
+    paths: dict[str, list[ChainPath]]
 
     @property
     def states(self) -> list[TraceState]:
@@ -350,11 +350,9 @@ def whole_sessions(
             )
 
 
-def _paths(tables: DayTables, session_id: str) -> dict[str, list[Path]]:
-    # A plain string in its place makes pyarrow import pandas.
-    here = pc.is_in(tables.states["session_id"], value_set=column([session_id], pa.string()))
+def _paths(tables: DayTables, session_id: str) -> dict[str, list[ChainPath]]:
     order = [(name, "ascending") for name in ("agent_id", "chain_id", "n_messages", "state_id")]
-    found: dict[str, list[Path]] = {}
-    for path in tables.paths(tables.states.filter(here).sort_by(order)):
+    found: dict[str, list[ChainPath]] = {}
+    for path in tables.paths(tables.of_sessions([session_id]).sort_by(order)):
         found.setdefault(path.states[0].agent_id, []).append(path)
     return found

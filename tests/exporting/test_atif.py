@@ -18,8 +18,7 @@ from composer_pipeline.exporting.atif import documents
 from composer_pipeline.exporting.sessions import export_sessions
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.forget import from_exports
-from composer_pipeline.states.load import Path as ChainPath
-from composer_pipeline.states.load import WholeSession, load_states
+from composer_pipeline.states.load import ChainPath, WholeSession, load_states
 from composer_pipeline.states.state import action_of
 from composer_pipeline.traces.ingest import ingest
 from tests.chat.test_growing import MESSAGES

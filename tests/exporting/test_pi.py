@@ -11,8 +11,7 @@ from teich.converter import _normalize_json_like_value as as_teich_reads
 from composer_pipeline.chat.convert import Builder, merge_roles, system_message
 from composer_pipeline.exporting.sessions import export_sessions, trace_files
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.states.load import Path as ChainPath
-from composer_pipeline.states.load import whole_sessions
+from composer_pipeline.states.load import ChainPath, whole_sessions
 
 Json = dict[str, Any]
 

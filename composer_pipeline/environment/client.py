@@ -40,9 +40,6 @@ class TraceTools:
             file_path: The file's absolute path.
             offset: The line to begin with.
             limit: How many lines.
-
-        Returns:
-            The file's lines, numbered.
         """
         return self._call("Read", file_path=file_path, offset=offset, limit=limit)
 
@@ -56,9 +53,6 @@ class TraceTools:
             old_string: The text to replace.
             new_string: What takes its place.
             replace_all: Whether every occurrence is replaced.
-
-        Returns:
-            What was changed.
         """
         return self._call(
             "Edit", file_path=file_path, old_string=old_string, new_string=new_string,
@@ -71,9 +65,6 @@ class TraceTools:
         Args:
             file_path: The file's absolute path.
             content: The whole text of the file.
-
-        Returns:
-            What was written.
         """
         return self._call("Write", file_path=file_path, content=content)
 
@@ -86,9 +77,6 @@ class TraceTools:
             command: The command.
             description: What it does, in a few words.
             timeout: Milliseconds after which it is ended.
-
-        Returns:
-            The command's output.
         """
         return self._call("Bash", command=command, description=description, timeout=timeout)
 
@@ -106,9 +94,6 @@ class TraceTools:
             path: The file or folder to search in.
             glob: Which files, such as *.py.
             output_mode: What is shown: content, files_with_matches or count.
-
-        Returns:
-            What was found.
         """
         return self._call("Grep", pattern=pattern, path=path, glob=glob, output_mode=output_mode)
 
@@ -118,9 +103,6 @@ class TraceTools:
         Args:
             pattern: The glob pattern.
             path: The folder to search in.
-
-        Returns:
-            The paths that match.
         """
         return self._call("Glob", pattern=pattern, path=path)
 
@@ -130,9 +112,6 @@ class TraceTools:
         Args:
             name: The tool's name.
             arguments_json: Its arguments, as one JSON object.
-
-        Returns:
-            The tool's result.
         """
         try:
             arguments = json.loads(arguments_json)

@@ -8,7 +8,7 @@ import msgspec
 
 from composer_pipeline.charts import bars, intervals
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.results import BASE, MEASURES, SHARES, StateResult
+from composer_pipeline.evaluation.results import BASE, MEASURES, SHARES, StateResult, measures_of
 from composer_pipeline.evaluation.states import KINDS
 from composer_pipeline.markdown import table as markdown_table
 
@@ -133,11 +133,10 @@ def _values(
     results: Iterable[StateResult], kind: str, measure: str
 ) -> dict[str, tuple[str, float]]:
     # State id to (session id, value), where the measure applies.
-    _, value_of = MEASURES[measure]
     found: dict[str, tuple[str, list[float]]] = {}
     for result in results:
-        if result.kind in GROUPS[kind] and (value := value_of(result)) is not None:
-            found.setdefault(result.state_id, (result.session_id, []))[1].append(value)
+        if result.kind in GROUPS[kind] and measure in (values := measures_of(result)):
+            found.setdefault(result.state_id, (result.session_id, []))[1].append(values[measure])
     return {state: (session, sum(v) / len(v)) for state, (session, v) in found.items()}
 
 
@@ -237,8 +236,7 @@ def markdown(cells: Sequence[Cell], arm: str, found: Verdict, about: Mapping[str
             parts.append(
                 f"## {kind}\n\n{MEANINGS[kind].capitalize()}.\n\n{markdown_table(HEAD[1:], mine)}"
             )
-    measures = [(name, text) for name, (text, _) in MEASURES.items()]
-    parts.append("## Measures\n\n" + markdown_table(("measure", "meaning"), measures))
+    parts.append("## Measures\n\n" + markdown_table(("measure", "meaning"), MEASURES.items()))
     parts.append(
         "Intervals come from drawing whole sessions with replacement; a difference is paired: the"
         " same states of the same sessions for both models. A star marks a difference whose"

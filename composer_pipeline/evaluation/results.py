@@ -1,6 +1,6 @@
 """Results of one model at one state, the measures derived from them, and their Parquet file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,61 +37,44 @@ class StateResult(msgspec.Struct, frozen=True, kw_only=True):
     kl: float | None = None
 
 
-def _preference(r: StateResult) -> float | None:
-    return None if r.logp_wrong is None else float(r.logp_right > r.logp_wrong)
-
-
-def _preference_per_token(r: StateResult) -> float | None:
-    if r.logp_wrong is None or r.tokens_wrong is None:
-        return None
-    return float(r.logp_right / r.tokens_right > r.logp_wrong / r.tokens_wrong)
-
-
-def _wrong_nll(r: StateResult) -> float | None:
-    if r.logp_wrong is None or r.tokens_wrong is None:
-        return None
-    return -r.logp_wrong / r.tokens_wrong
-
-
-def _margin(r: StateResult) -> float | None:
-    return None if r.logp_wrong is None else r.logp_right - r.logp_wrong
-
-
-def _at_error(r: StateResult) -> float | None:
-    return None if r.logp_right_hinted is None else r.logp_right
-
-
-def _hint_gain(r: StateResult) -> float | None:
-    return None if r.logp_right_hinted is None else r.logp_right_hinted - r.logp_right
-
-
-def _valid(r: StateResult) -> float | None:
-    return None if r.judgement.valid_call is None else float(r.judgement.valid_call)
-
-
-#: Measure to (description, value at a state or ``None`` where it does not apply).
-MEASURES: dict[str, tuple[str, Callable[[StateResult], float | None]]] = {
-    "exact": (
-        "the greedy answer is the right action, argument for argument",
-        lambda r: float(r.judgement.exact),
-    ),
-    "canonical": (
-        "the greedy answer has the right action's effect (level L0 or L1)",
-        lambda r: float(r.judgement.canonical),
-    ),
-    "valid_call": (
+#: Measure to its description.
+MEASURES = {
+    "exact": "the greedy answer is the right action, argument for argument",
+    "canonical": "the greedy answer has the right action's effect (level L0 or L1)",
+    "valid_call":
         "if the right action calls a tool: the answer calls offered tools with valid arguments",
-        _valid,
-    ),
-    "preference": ("log p(right) > log p(what the agent did)", _preference),
-    "preference_per_token": ("the same, per token of each action", _preference_per_token),
-    "margin": ("log p(right) - log p(what the agent did), nats", _margin),
-    "right_nll": ("-log p(right), nats per token", lambda r: -r.logp_right / r.tokens_right),
-    "wrong_nll": ("-log p(what the agent did), nats per token", _wrong_nll),
-    "error_logp": ("log p(right) at error turns, without the hint, nats per action", _at_error),
-    "hint_gain": ("log p(right | hint) - log p(right), nats per action", _hint_gain),
-    "kl": ("KL(model || base) over the right action, nats per token", lambda r: r.kl),
-}
+    "preference": "log p(right) > log p(what the agent did)",
+    "preference_per_token": "the same, per token of each action",
+    "margin": "log p(right) - log p(what the agent did), nats",
+    "right_nll": "-log p(right), nats per token",
+    "wrong_nll": "-log p(what the agent did), nats per token",
+    "error_logp": "log p(right) at error turns, without the hint, nats per action",
+    "hint_gain": "log p(right | hint) - log p(right), nats per action",
+    "kl": "KL(model || base) over the right action, nats per token",
+}  # fmt: skip
+
+
+def measures_of(r: StateResult) -> dict[str, float]:
+    """Return the measures that apply to a result."""
+    found = {
+        "exact": float(r.judgement.exact), "canonical": float(r.judgement.canonical),
+        "right_nll": -r.logp_right / r.tokens_right,
+    }  # fmt: skip
+    if r.judgement.valid_call is not None:
+        found["valid_call"] = float(r.judgement.valid_call)
+    if r.logp_wrong is not None and r.tokens_wrong is not None:
+        right, wrong = r.logp_right / r.tokens_right, r.logp_wrong / r.tokens_wrong
+        found |= {
+            "preference": float(r.logp_right > r.logp_wrong),
+            "preference_per_token": float(right > wrong),
+            "margin": r.logp_right - r.logp_wrong, "wrong_nll": -wrong,
+        }  # fmt: skip
+    if r.logp_right_hinted is not None:
+        found["error_logp"] = r.logp_right
+        found["hint_gain"] = r.logp_right_hinted - r.logp_right
+    return found if r.kl is None else found | {"kl": r.kl}
+
+
 #: Measures that are shares in [0, 1].
 SHARES = frozenset({"exact", "canonical", "valid_call", "preference", "preference_per_token"})
 

@@ -119,12 +119,8 @@ def resolve_model(name: str) -> str:
 
 def model_folder(name: str) -> Path | None:
     """Return the folder that names a model, or ``None`` for a Hub id."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _checked(path.resolve(), name)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"model {name!r}: no such folder")
-    return None
+    path = _folder(name, "model")
+    return _checked(path.resolve(), name) if path else None
 
 
 def resolve_adapter(name: str) -> Path:
@@ -134,12 +130,19 @@ def resolve_adapter(name: str) -> Path:
 
 def adapter_folder(name: str) -> Path | None:
     """Return the folder that names an adapter, or ``None`` for a Hub id."""
+    path = _folder(name, "start_from")
+    if path is None:
+        return None
+    inner = path / "checkpoint"
+    return _adapter((inner if inner.is_dir() else path).resolve(), name)
+
+
+def _folder(name: str, field: str) -> Path | None:
     path = Path(name).expanduser()
     if path.is_dir():
-        inner = path / "checkpoint"
-        return _adapter((inner if inner.is_dir() else path).resolve(), name)
+        return path
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"start_from {name!r}: no such folder")
+        raise InputError(f"{field} {name!r}: no such folder")
     return None
 
 

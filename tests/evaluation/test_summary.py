@@ -26,6 +26,7 @@ from composer_pipeline.evaluation.results import (
     BASE,
     MEASURES,
     StateResult,
+    measures_of,
     read_results,
     write_results,
 )
@@ -161,12 +162,11 @@ def test_every_measure_is_its_definition():
         1, 1, "hard_covered", False, logp_right=-6.0, tokens_right=3, logp_wrong=-8.0,
         tokens_wrong=8, logp_right_hinted=-1.0, kl=0.5,
     )  # fmt: skip
-    assert {name: value(r) for name, (_, value) in MEASURES.items()} == {
+    assert measures_of(r) == {
         "exact": 0, "canonical": 0, "valid_call": 0, "preference": 1, "preference_per_token": 0,
         "margin": 2, "right_nll": 2, "wrong_nll": 1, "error_logp": -6, "hint_gain": 5, "kl": 0.5,
     }  # fmt: skip
-    bare = {name: value(result(1, 1)) for name, (_, value) in MEASURES.items()}
-    assert {name for name, value in bare.items() if value is None} == {
+    assert MEASURES.keys() - measures_of(result(1, 1)).keys() == {
         "preference", "preference_per_token", "margin", "wrong_nll", "error_logp", "hint_gain",
         "kl",
     }  # fmt: skip

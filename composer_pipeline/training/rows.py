@@ -442,12 +442,7 @@ def pair_of(prompt: Prompt, row: _Row) -> Pair:
 
 
 def group_of(
-    prompt: Prompt,
-    row: _Row,
-    grader: Grader,
-    *,
-    recorded: bool = True,
-    failed: bool | None = None,
+    prompt: Prompt, row: _Row, grader: Grader, *, recorded: bool = True, failed: bool | None = None
 ) -> Group:
     """Return the distinct answers to a state with their counts and rewards.
 
@@ -711,10 +706,7 @@ def _failed(lake: Lake, split: str) -> set[str]:
 
 def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:
     # State id to consensus, for error turns that teachers answered.
-    wanted = {
-        row["state_id"]
-        for row in lake.iter_rows("dataset_hints", columns=["state_id"], split=split)
-    }
+    wanted = _failed(lake, split)
     columns = ["state_id", "consensus"]
     rows = lake.iter_rows("dataset_groups", columns=columns, split=split)
     return {

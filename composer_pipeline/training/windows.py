@@ -88,11 +88,7 @@ class _Turn:
 
 
 def fit(
-    texts: Texts,
-    overhead: Overhead,
-    system: Message,
-    turns: Sequence[list[Message]],
-    budget: int,
+    texts: Texts, overhead: Overhead, system: Message, turns: Sequence[list[Message]], budget: int
 ) -> tuple[list[Message], int]:
     """Return the messages that fit a token budget and their estimated tokens, without tools."""
     head = _Turn(texts, [system], overhead)

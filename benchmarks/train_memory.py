@@ -4,7 +4,7 @@ Run: ``python -m benchmarks.train_memory > benchmarks/results/train_memory.md``;
 of an hour. Each setting trains two real steps of ``ComposerTrainer`` on SmolLM2-135M
 in a process of its own. Measured is the peak resident set (``VmHWM``, reset when the trainer
 stands) above the resident set with all libraries loaded and no model; predicted is
-``training.planning.peak`` for the same rows. Half of its live bytes is the share of the C
+``training.plan.peak`` for the same rows. Half of its live bytes is the share of the C
 allocator, which was fitted to the first five settings: they show that one factor will do, not that
 it was foreseen. GPU: not run.
 """

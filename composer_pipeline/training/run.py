@@ -37,7 +37,7 @@ from composer_pipeline.training.models import (
     model_folder,
 )
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import Merger, Trainer, repo_root, validate
+from composer_pipeline.training.registry import TRAINERS, Merger, Trainer, repo_root, validate
 from composer_pipeline.training.rows import require_rows, tables_of
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
@@ -365,9 +365,6 @@ class PreparedRun:
     cwd: str
     run_dir: Path
     complete: bool
-    merge_command: list[str]
-    #: Why ``merge_command`` is empty.
-    no_merge: str = ""
 
 
 @dataclass(frozen=True)
@@ -405,24 +402,17 @@ def prepare(
         if not (run_dir / RECIPE).is_file():
             write_recipe(recipe, run_dir)
     command = trainer.command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
-    merge_command, no_merge = _merging(trainer, recipe, run_dir)
-    return PreparedRun(
-        list(command),
-        environment(recipe),
-        str(repo_root()),
-        run_dir,
-        complete,
-        merge_command,
-        no_merge,
-    )
+    return PreparedRun(list(command), environment(recipe), str(repo_root()), run_dir, complete)
 
 
-def _merging(trainer: Trainer, recipe: TrainingRecipe, run_dir: Path) -> tuple[list[str], str]:
+def _merge_command(run_dir: Path) -> list[str]:
+    recipe = TrainingRecipe.load(run_dir / RECIPE)
+    trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
     if not isinstance(trainer, Merger):
-        return [], f"recipe field trainer: {trainer.name!r} writes no merged weights"
+        raise InputError(f"recipe field trainer: {trainer.name!r} writes no merged weights")
     if not recipe.lora.r:
-        return [], "recipe field lora.r: 0 trains the whole model, there is nothing to merge"
-    return list(trainer.merge_command(sys.executable, run_dir)), ""
+        raise InputError("recipe field lora.r: 0 trains the whole model, there is nothing to merge")
+    return list(trainer.merge_command(sys.executable, run_dir))
 
 
 def _absolute(recipe: TrainingRecipe) -> TrainingRecipe:
@@ -465,14 +455,11 @@ def train(
     if force:
         set_aside(run.run_dir)
         run = prepare(lake, recipe, run_root)
-    if merge and run.no_merge:
-        raise InputError(run.no_merge)
+    merging = _merge_command(run.run_dir) if merge else []
     if not run.complete:
         _execute(run, progress)
-    if merge and not (run.run_dir / MERGED).is_dir():
-        run_process(
-            run.merge_command, cwd=run.cwd, env=run.env, what="merging", on_event=lambda _: None
-        )
+    if merging and not (run.run_dir / MERGED).is_dir():
+        run_process(merging, cwd=run.cwd, env=run.env, what="merging", on_event=lambda _: None)
     return report(run.run_dir, reused=run.complete)
 
 

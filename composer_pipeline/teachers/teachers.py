@@ -77,27 +77,13 @@ class Endpoint(_Model):
 
     def key(self) -> str | None:
         """Return the API key of the environment; an InputError if it is needed and not set."""
-        if self.api_key_env is None:
-            return None
-        found = _key_in(self.api_key_env)
-        if found is None and not self.simulated and self.api == "openrouter":
-            raise InputError(
-                f"environment variable {self.api_key_env} is not set;"
-                f" endpoint {self.name} needs an API key"
-            )
-        return found
+        needed = not self.simulated and self.api == "openrouter"
+        return _key_in(self.api_key_env, f"endpoint {self.name} needs an API key" if needed else "")
 
     def provisioning_key(self) -> str | None:
         """Return the key that makes keys; ``None`` if the file names none."""
-        if self.provisioning_key_env is None:
-            return None
-        found = _key_in(self.provisioning_key_env)
-        if found is None:
-            raise InputError(
-                f"environment variable {self.provisioning_key_env} is not set; endpoint"
-                f" {self.name} names it as provisioning_key_env"
-            )
-        return found
+        why = f"endpoint {self.name} names it as provisioning_key_env"
+        return _key_in(self.provisioning_key_env, why)
 
     def url(self) -> str:
         """Return the base URL to use, without a trailing slash."""
@@ -130,16 +116,17 @@ def _check_url(url: str, *, simulated: bool) -> None:
         raise ValueError(f"http without TLS is only allowed on this machine, not {parts.hostname}")
 
 
-def _key_in(variable: str) -> str | None:
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        return None
+def _key_in(variable: str | None, needed: str) -> str | None:
+    """Return the key in a variable; ``needed`` says why it must be set, if it must."""
+    key = os.environ.get(variable, "").strip() if variable else ""
+    if variable and needed and not key:
+        raise InputError(f"environment variable {variable} is not set; {needed}")
     if not (key.isascii() and key.isprintable()) or " " in key:  # no HTTP header can carry it
         raise InputError(
             f"environment variable {variable} holds no key: a key is printable ASCII without"
             " spaces or line breaks"
         )
-    return key
+    return key or None
 
 
 class MaxPrice(_Model):

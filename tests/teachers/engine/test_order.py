@@ -122,49 +122,49 @@ class Clock:
         return self.now
 
 
-def fail(lane: TeacherWindow, times: int, **options: Any) -> None:
+def fail(window: TeacherWindow, times: int, **options: Any) -> None:
     for _ in range(times):
-        lane.failed("HTTP 500", **{"busy": False, "retry_after": None, **options})
+        window.failed("HTTP 500", **{"busy": False, "retry_after": None, **options})
 
 
 def test_window_doubles_until_the_first_refusal_then_adds() -> None:
     clock = Clock()
-    lane = TeacherWindow(cap=64, clock=clock)
+    window = TeacherWindow(cap=64, clock=clock)
     for _ in range(8):
-        lane.succeeded(1.0)
-    assert lane.size == 16
-    lane.failed("429", busy=True, retry_after=None, sent=clock.now)
-    assert lane.size == pytest.approx(11.2)
+        window.succeeded(1.0)
+    assert window.size == 16
+    window.failed("429", busy=True, retry_after=None, sent=clock.now)
+    assert window.size == pytest.approx(11.2)
     clock.now += 1
-    lane.failed("429", busy=True, retry_after=None, sent=clock.now - 2)  # left before that
-    assert lane.size == pytest.approx(11.2)
-    lane.failed("429", busy=True, retry_after=None, sent=clock.now)
-    assert lane.size == pytest.approx(7.84)
+    window.failed("429", busy=True, retry_after=None, sent=clock.now - 2)  # left before that
+    assert window.size == pytest.approx(11.2)
+    window.failed("429", busy=True, retry_after=None, sent=clock.now)
+    assert window.size == pytest.approx(7.84)
     for _ in range(8):
-        lane.succeeded(1.0)
-    assert 8.7 < lane.size < 9
+        window.succeeded(1.0)
+    assert 8.7 < window.size < 9
     for _ in range(60):
         clock.now += 1
-        lane.failed("429", busy=True, retry_after=None, sent=clock.now)
-    assert lane.size == 1
+        window.failed("429", busy=True, retry_after=None, sent=clock.now)
+    assert window.size == 1
 
 
 def test_slots_and_retry_after() -> None:
     async def scenario() -> None:
-        lane = TeacherWindow(cap=2)
-        await lane.acquire()
-        await lane.acquire()
-        third = asyncio.ensure_future(lane.acquire())
-        cancelled = asyncio.ensure_future(lane.acquire())
+        window = TeacherWindow(cap=2)
+        await window.acquire()
+        await window.acquire()
+        third = asyncio.ensure_future(window.acquire())
+        cancelled = asyncio.ensure_future(window.acquire())
         await asyncio.sleep(0)
         assert not third.done()
         cancelled.cancel()
-        lane.release()
+        window.release()
         await asyncio.wait_for(third, DEADLINE_S)
-        assert lane.inflight == 2
-        lane.release()
-        lane.release()
-        lane.failed("429", busy=True, retry_after=0.1)
+        assert window.inflight == 2
+        window.release()
+        window.release()
+        window.failed("429", busy=True, retry_after=0.1)
         loop, pauses = asyncio.get_running_loop(), []
         call_later = loop.call_later
 
@@ -175,14 +175,14 @@ def test_slots_and_retry_after() -> None:
         began = loop.time()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "call_later", noted)
-            await lane.acquire()
+            await window.acquire()
         assert loop.time() - began >= 0.1
         assert max(pauses) < 0.5
-        lane.failed("429", busy=True, retry_after=60)
-        blocked = asyncio.ensure_future(lane.acquire())
+        window.failed("429", busy=True, retry_after=60)
+        blocked = asyncio.ensure_future(window.acquire())
         await asyncio.sleep(0.01)
         assert not blocked.done()
-        lane.close()  # the run is over: who waits has to see that
+        window.close()  # the run is over: who waits has to see that
         await asyncio.wait_for(blocked, DEADLINE_S)
 
     asyncio.run(scenario())
@@ -191,31 +191,31 @@ def test_slots_and_retry_after() -> None:
 def test_breaker_opens_probes_and_closes() -> None:
     async def scenario() -> None:
         clock = Clock()
-        lane = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
+        window = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
         for _ in range(11):
-            lane.succeeded(1.0)
-        fail(lane, 8)
-        assert str(lane.breaker) == "closed"  # 8 of 19
-        fail(lane, 1)
-        assert str(lane.breaker) == "closed"  # 9 of 20
-        fail(lane, 1)
-        assert str(lane.breaker) == "open"  # 10 of the last 20
-        probe = asyncio.ensure_future(lane.acquire())
-        second = asyncio.ensure_future(lane.acquire())
+            window.succeeded(1.0)
+        fail(window, 8)
+        assert str(window.breaker) == "closed"  # 8 of 19
+        fail(window, 1)
+        assert str(window.breaker) == "closed"  # 9 of 20
+        fail(window, 1)
+        assert str(window.breaker) == "open"  # 10 of the last 20
+        probe = asyncio.ensure_future(window.acquire())
+        second = asyncio.ensure_future(window.acquire())
         await asyncio.sleep(0)
         assert not probe.done()
         clock.now += 12.1
-        lane._on_timer()
+        window._on_timer()
         await asyncio.sleep(0)
         assert probe.done()
         assert not second.done()  # one probe at a time
-        assert str(lane.breaker) == "half-open"
-        lane.succeeded(1.0)
-        lane.release()
-        assert str(lane.breaker) == "closed"
+        assert str(window.breaker) == "half-open"
+        window.succeeded(1.0)
+        window.release()
+        assert str(window.breaker) == "closed"
         await asyncio.wait_for(second, DEADLINE_S)
-        fail(lane, BREAKER_CALLS - 1)
-        assert str(lane.breaker) == "closed"  # counts afresh
+        fail(window, BREAKER_CALLS - 1)
+        assert str(window.breaker) == "closed"  # counts afresh
 
     asyncio.run(scenario())
 
@@ -223,17 +223,17 @@ def test_breaker_opens_probes_and_closes() -> None:
 def test_failed_probes_stop_the_teacher() -> None:
     async def scenario() -> None:
         clock = Clock()
-        lane = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
-        fail(lane, BREAKER_CALLS)
+        window = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
+        fail(window, BREAKER_CALLS)
         for probe in range(MAX_PROBES):
-            assert not lane.stopped
-            assert lane.breaker == "open"
+            assert not window.stopped
+            assert window.breaker == "open"
             clock.now += 13
-            await asyncio.wait_for(lane.acquire(), DEADLINE_S)
-            fail(lane, 1)
-            lane.release()
-            assert bool(lane.stopped) == (probe == MAX_PROBES - 1)
-        assert "HTTP 500" in lane.stopped
-        await asyncio.wait_for(lane.acquire(), DEADLINE_S)  # nobody is left waiting
+            await asyncio.wait_for(window.acquire(), DEADLINE_S)
+            fail(window, 1)
+            window.release()
+            assert bool(window.stopped) == (probe == MAX_PROBES - 1)
+        assert "HTTP 500" in window.stopped
+        await asyncio.wait_for(window.acquire(), DEADLINE_S)  # nobody is left waiting
 
     asyncio.run(scenario())

@@ -470,15 +470,15 @@ def test_plan_before_and_after(lake: Lake, teacher_set: TeacherSet, serve: Serve
 
 def test_window_shrinks_and_grows() -> None:
     async def scenario() -> None:
-        lane = TeacherWindow(cap=16)
-        assert lane.size == 8
-        lane.failed("429", busy=True, retry_after=None)
-        lane.failed("429", busy=True, retry_after=None)  # of the same burst
-        assert lane.size == pytest.approx(5.6)
+        window = TeacherWindow(cap=16)
+        assert window.size == 8
+        window.failed("429", busy=True, retry_after=None)
+        window.failed("429", busy=True, retry_after=None)  # of the same burst
+        assert window.size == pytest.approx(5.6)
         for _ in range(400):
-            lane.succeeded(1.0)
-        assert lane.size == 16
-        assert not lane.stopped
+            window.succeeded(1.0)
+        assert window.size == 16
+        assert not window.stopped
 
     asyncio.run(scenario())
 

@@ -38,14 +38,14 @@ async def cancelled(task: "asyncio.Future[Any]") -> None:
 
 def test_a_slot_granted_to_a_waiter_that_is_cancelled_is_free_again() -> None:
     async def scenario() -> None:
-        lane = TeacherWindow(cap=1)
-        await lane.acquire()
-        waiter = asyncio.ensure_future(lane.acquire())
+        window = TeacherWindow(cap=1)
+        await window.acquire()
+        waiter = asyncio.ensure_future(window.acquire())
         await asyncio.sleep(0)
-        lane.release()  # grants the slot; the waiter has not run yet
+        window.release()  # grants the slot; the waiter has not run yet
         await cancelled(waiter)
-        assert lane.inflight == 0
-        await asyncio.wait_for(lane.acquire(), DEADLINE_S)
+        assert window.inflight == 0
+        await asyncio.wait_for(window.acquire(), DEADLINE_S)
 
     asyncio.run(scenario())
 
@@ -81,15 +81,15 @@ def test_a_teacher_is_not_asked_before_the_pause_it_asked_for(
 
     async def scenario() -> None:
         clock = Clock()
-        lane = TeacherWindow(cap=2, clock=clock)
-        lane.failed("429", busy=True, retry_after=10)
-        waiter = asyncio.ensure_future(lane.acquire())
+        window = TeacherWindow(cap=2, clock=clock)
+        window.failed("429", busy=True, retry_after=10)
+        waiter = asyncio.ensure_future(window.acquire())
         clock.now += 9.9
-        lane._on_timer()
+        window._on_timer()
         await asyncio.sleep(0)
         assert not waiter.done()
         clock.now += 0.1
-        lane._on_timer()
+        window._on_timer()
         await asyncio.wait_for(waiter, DEADLINE_S)
 
     asyncio.run(scenario())
@@ -102,52 +102,52 @@ def test_a_teacher_that_came_back_has_all_its_probes_again(
 
     async def scenario() -> None:
         clock = Clock()
-        lane = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
+        window = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
 
         def fail(times: int) -> None:
             for _ in range(times):
-                lane.failed("HTTP 500", busy=False, retry_after=None)
+                window.failed("HTTP 500", busy=False, retry_after=None)
 
         async def probe() -> None:
             clock.now += 11
-            await asyncio.wait_for(lane.acquire(), DEADLINE_S)
-            lane.release()
+            await asyncio.wait_for(window.acquire(), DEADLINE_S)
+            window.release()
 
         fail(BREAKER_CALLS)
         for _ in range(MAX_PROBES - 1):
             await probe()
             fail(1)
         await probe()
-        lane.succeeded(1.0)
+        window.succeeded(1.0)
         fail(BREAKER_CALLS)
         for _ in range(MAX_PROBES - 1):
             await probe()
             fail(1)
-            assert not lane.stopped
+            assert not window.stopped
         await probe()
         fail(1)
-        assert "HTTP 500" in lane.stopped
+        assert "HTTP 500" in window.stopped
 
     asyncio.run(scenario())
 
 
 def test_a_run_that_reaches_nobody_is_lost_after_a_while() -> None:
-    clock, lanes = Clock(), [TeacherWindow(1), TeacherWindow(1), TeacherWindow(1)]
-    reach = Reachability(lanes, clock)
+    clock, windows = Clock(), [TeacherWindow(1), TeacherWindow(1), TeacherWindow(1)]
+    reach = Reachability(windows, clock)
     assert not reach.lost()  # nothing was tried yet
-    for lane in lanes[:2]:
-        lane.calls, lane.unreachable, lane.errors = 1, True, {"ClientConnectorError": 1}
+    for window in windows[:2]:
+        window.calls, window.unreachable, window.errors = 1, True, {"ClientConnectorError": 1}
     assert not reach.lost()
     clock.now += PATIENCE_S - 1
     assert not reach.lost()
     clock.now += 1
     assert reach.lost()
     assert reach.why() == "ClientConnectorError"
-    lanes[1].unreachable = False  # somebody answers, whatever it is
+    windows[1].unreachable = False  # somebody answers, whatever it is
     assert not reach.lost()
-    lanes[1].unreachable = True
+    windows[1].unreachable = True
     assert not reach.lost()  # counted from here
     clock.now += PATIENCE_S
     assert reach.lost()
-    lanes[0].bought = 1  # what was bought is worth going on for
+    windows[0].bought = 1  # what was bought is worth going on for
     assert not reach.lost()

@@ -10,7 +10,7 @@ import io
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,7 +67,7 @@ def open_archived(lake: Lake, row: Row) -> Iterator[Iterable[bytes]]:
             decompress = zstandard.ZstdDecompressor()
             streams.append(decompress.stream_reader(file, read_across_frames=True))
         try:
-            yield io.BufferedReader(_Joined(streams, row["size"]), BUFFER)
+            yield _lines(streams, row["size"])
         except (zstandard.ZstdError, EOFError) as error:
             raise InputError(
                 f"lake {lake.url}: archived file {row['sha256']} of day {row['day']} is damaged"
@@ -75,28 +75,21 @@ def open_archived(lake: Lake, row: Row) -> Iterator[Iterable[bytes]]:
             ) from error
 
 
-class _Joined(io.RawIOBase):
-    """The pieces of a file one after the other; a line may span two of them.
-
-    A truncated zstd stream ends like a complete one, so the bytes are counted.
-    """
-
-    def __init__(self, streams: list[Any], size: int) -> None:
-        self._left = streams[::-1]
-        self._missing = size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while self._left:
-            if count := self._left[-1].readinto(buffer):
-                self._missing -= count
-                return int(count)
-            self._left.pop()
-        if self._missing:
-            raise EOFError(f"{self._missing} bytes are missing")
-        return 0
+def _lines(streams: list[Any], size: int) -> Iterator[bytes]:
+    """Yield the lines of a file from its pieces; a line may span two of them."""
+    begun = b""
+    for stream in streams:
+        for line in io.BufferedReader(stream, BUFFER):
+            size -= len(line)
+            if line.endswith(b"\n"):
+                yield begun + line if begun else line
+                begun = b""
+            else:  # only the last line of a piece
+                begun += line
+    if size:  # a truncated zstd stream ends like a complete one
+        raise EOFError(f"{size} bytes are missing")
+    if begun:
+        yield begun
 
 
 # -- the manifest ------------------------------------------------------------------
@@ -112,9 +105,16 @@ class Plan:
 
 
 def make_plan(
-    manifest: Mapping[str, list[Row]], paths: Iterable[Path | str], exclude: Sequence[str] = ()
+    rows: Iterable[Row], paths: Iterable[Path | str], exclude: Sequence[str] = ()
 ) -> Plan:
     """Find the files, their sessions and days; refuse bad input before any write."""
+    # Several days may hold different sessions under one relative path.
+    versions: dict[str, list[Row]] = {}
+    known_days: dict[str, str] = {}
+    for row in rows:
+        versions.setdefault(row["path"].split("#")[0], []).append(row)
+        day = known_days.get(row["session_id"], row["day"])
+        known_days[row["session_id"]] = min(day, row["day"])
     given = list(paths)
     globs = (*exclude, *Settings.from_env().excluded)
     found = [source for source in discover(given) if not excluded(source.file, globs)]
@@ -123,11 +123,11 @@ def make_plan(
     sources: list[tuple[SourceFile, Head]] = []
     unreadable: list[str] = []
     for source in found:
-        known = _untouched(manifest.get(source.path, ()), source)
+        known = _untouched(versions.get(source.path, ()), source)
         if known is not None:
-            sources.append((source, Head(True, known["session_id"], known["day"])))
-            continue
-        head = read_head(source)
+            head = Head(True, known["session_id"], known["day"], untouched=True)
+        else:
+            head = read_head(source)
         if head.is_session:
             sources.append((source, head))
         elif source.explicit:
@@ -137,10 +137,6 @@ def make_plan(
     if not sources:
         folders = ", ".join(str(path) for path in given)
         raise InputError(f"{folders} holds no session: no .jsonl file has a Claude Code record")
-    known_days: dict[str, str] = {}
-    for row in (row for versions in manifest.values() for row in versions):
-        day = known_days.get(row["session_id"], row["day"])
-        known_days[row["session_id"]] = min(day, row["day"])
     dated = [(head.session_id, head.day) for _, head in sources]
     return Plan(sources, assign_days(dated, known_days), unreadable)
 
@@ -159,14 +155,6 @@ def _manifest_rows(lake: Lake, days: list[str] | None = None) -> tuple[list[Row]
             changed.add(row["day"])
         rows.append({**row, "path": path, "parent_path": parent})
     return rows, changed
-
-
-def _by_path(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Group rows by path; several days may hold different sessions under one relative path."""
-    manifest: dict[str, list[Row]] = {}
-    for row in rows:
-        manifest.setdefault(row["path"].split("#")[0], []).append(row)
-    return manifest
 
 
 def _write_manifest(lake: Lake, day: str, rows: Iterable[Row]) -> None:
@@ -389,21 +377,14 @@ def writer_lock(lake: Lake, progress: Progress | None) -> AbstractContextManager
 
 def session_days(paths: Iterable[Path | str]) -> set[str]:
     """Return the days that a harvest into a new lake would fill; reads only heads of files."""
-    plan = make_plan({}, paths)
+    plan = make_plan((), paths)
     return {plan.days[head.session_id] for _, head in plan.sources}
 
 
 def days_changed(lake: Lake, paths: Iterable[Path | str]) -> list[str]:
     """Return the days with a new or changed file, sorted; reads only heads of new files."""
-    manifest = _by_path(_manifest_rows(lake)[0])
-    plan = make_plan(manifest, paths)
-    return sorted(
-        {
-            plan.days[head.session_id]
-            for source, head in plan.sources
-            if _untouched(manifest.get(source.path, ()), source) is None
-        }
-    )
+    plan = make_plan(_manifest_rows(lake)[0], paths)
+    return sorted({plan.days[head.session_id] for _, head in plan.sources if not head.untouched})
 
 
 def harvest(
@@ -422,11 +403,11 @@ def harvest(
     """
     paths = list(paths)
     # Bad input creates no lake, not even its lock.
-    first = None if lake.days("raw_files") else make_plan({}, paths, exclude)
+    first = None if lake.days("raw_files") else make_plan((), paths, exclude)
     lake.check_writable()
     with writer_lock(lake, progress):
         known, renamed = _manifest_rows(lake)
-        plan = first if first and not known else make_plan(_by_path(known), paths, exclude)
+        plan = first if first and not known else make_plan(known, paths, exclude)
         wanted = None if days is None else set(days)
         # Changed redaction rules apply to all days, unless only some were requested.
         written = renamed if wanted is None else set[str]()

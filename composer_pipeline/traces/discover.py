@@ -200,6 +200,7 @@ class Head:
     session_id: str
     day: str
     cwd: str = ""
+    untouched: bool = False  # an archived version has its size and time; it was not read
 
 
 def read_head(source: SourceFile) -> Head:

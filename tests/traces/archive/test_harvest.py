@@ -403,7 +403,7 @@ def test_a_file_that_is_emptied_while_it_is_harvested_is_no_obstacle(
             path.write_bytes(b"")
         return read(source)
 
-    plan = make_plan({}, [projects])  # heads are read before bytes
+    plan = make_plan((), [projects])  # heads are read before bytes
     module = sys.modules["composer_pipeline.traces.archive"]
     monkeypatch.setattr(module, "make_plan", lambda *_: plan)
     with monkeypatch.context() as patch:

@@ -16,14 +16,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.files import mapping_at
 from composer_pipeline.reports import Report
-from composer_pipeline.states.state import TraceState
+from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, sampled
 
 #: Feature -> what it adds to a state's value.
@@ -110,13 +111,13 @@ def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
         return False
     name = path.rsplit("/", 1)[-1]
     for message in reversed(state.messages):
-        for block in _blocks(message):
-            if block.get("type") == "tool_use":
-                given = block.get("input")
-                if isinstance(given, dict) and given.get("file_path") == path:
-                    return False
-        if message.get("role") == "user" and (text := _human_text(message)):
-            return name in text
+        blocks = blocks_of(message)
+        uses = (block for block in blocks if block.get("type") == "tool_use")
+        if any(mapping_at(use, "input").get("file_path") == path for use in uses):
+            return False
+        texts = [str(b.get("text", "")) for b in blocks if b.get("type") == "text"]
+        if message.get("role") == "user" and any(texts):
+            return any(name in text for text in texts)
     return False
 
 
@@ -127,7 +128,7 @@ def _repeats(state: TraceState) -> bool:
         return False
     names = {name for name, _ in mine}
     for message in state.messages[-_REPEAT_WINDOW:]:
-        for block in _blocks(message):
+        for block in blocks_of(message):
             if block.get("type") != "tool_use" or block.get("name") not in names:
                 continue
             if (block["name"], orjson.dumps(block.get("input"))) in mine:
@@ -141,25 +142,12 @@ def _tail(state: TraceState) -> bytes:
     last = [
         {k: v for k, v in block.items() if k not in ("id", "tool_use_id")}
         for message in state.messages[-1:]
-        for block in _blocks(message)
+        for block in blocks_of(message)
     ]
     text = orjson.dumps([state.action.text if not calls else "", calls, last])
     # Times, line numbers and process ids differ between situations that are the same.
     digits = bytes.maketrans(b"0123456789", b"0000000000")
     return hashlib.blake2b(text.translate(digits), digest_size=16).digest()
-
-
-def _human_text(message: Mapping[str, Any]) -> str:
-    return "\n".join(
-        str(block.get("text", "")) for block in _blocks(message) if block.get("type") == "text"
-    )
-
-
-def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    content = message.get("content")
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [block for block in content or [] if isinstance(block, dict)]
 
 
 #: Which day is asked first, completely before the next one begins; empty: all days together.
@@ -168,21 +156,21 @@ DaysFirst = Literal["", "oldest", "newest"]
 #: ``{teacher name: its action}``, ``None`` if it gave nothing usable (an unusable or refused
 #: reply, a state too long for it, no budget, an unknown outcome). A teacher that was not asked
 #: yet is absent. Replies of earlier runs count as soon as the pair is in a wave, at no cost.
-Answers = Callable[[str], Mapping[str, Action | None]]
+KnownActions = Callable[[str], Mapping[str, Action | None]]
 
 
 class Selector(Protocol):
     """Chooses what to buy, wave by wave. One object serves one run."""
 
     def next_wave(
-        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: Answers
+        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: KnownActions
     ) -> Sequence[tuple["TraceState", Teacher]]:
         """Return the pairs to ask next; an empty sequence ends the run.
 
         Args:
             states: every selected state of the run, the same in each call.
             teachers: every selected teacher, the same in each call.
-            answers: what has come back; see :data:`Answers`.
+            answers: what has come back; see :data:`KnownActions`.
 
         Pairs of an earlier wave and states outside a teacher's ``ask_share`` are passed over; a
         wave of nothing else ends the run. The order of calls within a wave is not the selector's.
@@ -408,12 +396,12 @@ class CurtailedSelector:
         self._teachers: list[Teacher] = []
         self._ruled_out: dict[str, SkipRule] = {}
         self._states = self._full = 0
-        self._answers: Answers | None = None
+        self._answers: KnownActions | None = None
         self._asked: set[tuple[str, str]] = set()
         self._closed: set[str] = set()
 
     def next_wave(
-        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: Answers
+        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: KnownActions
     ) -> Sequence[tuple["TraceState", Teacher]]:
         """Return what to ask next; nothing once every vote is decided."""
         if self._groups is None:
@@ -479,7 +467,7 @@ class CurtailedSelector:
         """Return the teachers whose share of the states has this one, the cheapest first."""
         return [teacher for teacher in self._teachers if teacher.asks(state.state_id)]
 
-    def _next(self, state: "TraceState", answers: Answers) -> list[Teacher]:
+    def _next(self, state: "TraceState", answers: KnownActions) -> list[Teacher]:
         if state.state_id in self._closed:
             return []
         open_ = [t for t in self._of(state) if (state.state_id, t.name) not in self._asked]

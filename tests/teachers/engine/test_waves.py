@@ -22,7 +22,7 @@ from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.values import LedgerFull
 from composer_pipeline.teachers.report import ReplayReport, Snapshot
 from composer_pipeline.teachers.run import replay
-from composer_pipeline.teachers.selection import Answers
+from composer_pipeline.teachers.selection import KnownActions
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
@@ -50,7 +50,7 @@ class Curtailed:
         self.seen: list[dict[str, Mapping[str, Action | None]]] = []
 
     def next_wave(
-        self, states: Sequence[TraceState], teachers: Sequence[Teacher], answers: Answers
+        self, states: Sequence[TraceState], teachers: Sequence[Teacher], answers: KnownActions
     ) -> Sequence[tuple[TraceState, Teacher]]:
         self.seen.append({state.state_id: dict(answers(state.state_id)) for state in states})
         if len(self.seen) == 1:

@@ -12,28 +12,34 @@ another is marked ``is_copied_context``.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer_pipeline.chat.convert import offered_tools
 from composer_pipeline.chat.tools import Toolset, Toolsets
-from composer_pipeline.exporting.steps import PathSteps, SessionStep, StepCall, path_steps
+from composer_pipeline.exporting.steps import (
+    PathSteps,
+    SessionStep,
+    StepCall,
+    harness_of,
+    path_steps,
+)
 from composer_pipeline.money import to_usd
 from composer_pipeline.states.load import WholeSession
 from composer_pipeline.states.state import TraceState
 
 VERSION = "ATIF-v1.8"
-
 NOTES = (
     "Private text was replaced by placeholders; thinking is left out. Session files do not record"
     " what the agent's own calls cost, so no step has cost_usd; metrics.extra.replay_usd is what"
     " teachers were paid for answering the same state. Only the agent's steps have times."
 )
-
 _OUTCOMES = (
     "error_kind", "followed_by_error", "followed_by_correction", "interrupted", "reverted",
     "tests_passed",
 )  # fmt: skip
+#: What a path's kind adds to the name of its file, with its number.
+_SUFFIXES = {"start": "", "continuation": ".cont-", "branch": ".branch-"}
 
 Document = dict[str, Any]
 
@@ -45,178 +51,161 @@ def documents(
 
     ``paid`` is state id to the cost of its replies, in picodollars.
     """
+    maker = _Maker(session, tools, paid)
     by_agent = {agent: path_steps(paths) for agent, paths in sorted(session.paths.items())}
-    rows = {row["agent_id"]: row for row in session.rows}
+    parents = {row["agent_id"]: row["parent_call"] for row in session.rows}
     main = by_agent.pop("", [])
-    found = _of_agent(session, main, name, "", tools, paid)
-    where = {
-        call.recorded: (document, step_id, call.id)
-        for line, document in zip(main, found.values(), strict=True)
-        for step_id, step in enumerate(line.steps, start=1)
+    found = maker.trajectory(main, name, "")
+    # Recorded id of a call to the document, the step and the call that started a subagent.
+    started = {
+        call.recorded: (document, document["steps"][number], call.id)
+        for path, document in zip(main, found.values(), strict=True)
+        for number, step in enumerate(path.steps)
         for call in step.calls
-        if not line.copied[step_id - 1]
+        if not path.copied[number]
     }
-    for agent, lines in by_agent.items():
-        parts = _of_agent(session, lines, f"{name}.{agent}", agent, tools, paid)
-        parent = (rows.get(agent) or {}).get("parent_call")
+    for agent, paths in by_agent.items():
+        parts = maker.trajectory(paths, f"{name}.{agent}", agent)
         if not found or not main:
             found |= parts
             continue
-        document, step_id, call = where.get(parent or "", (next(iter(found.values())), 0, ""))
+        first = next(iter(found.values()))
+        document, step, call = started.get(parents.get(agent) or "", (first, None, ""))
         document.setdefault("subagent_trajectories", []).extend(parts.values())
-        if step_id:
-            _refer(document["steps"][step_id - 1], call, next(iter(parts)), session.session_id)
+        if step:
+            _refer(step, call, next(iter(parts)), session.session_id)
     return found
 
 
-def _of_agent(
-    session: WholeSession,
-    lines: list[PathSteps],
-    name: str,
-    agent: str,
-    tools: Toolsets,
-    paid: Mapping[str, int],
-) -> dict[str, Document]:
-    """Return the documents of one trajectory, the first with the given name."""
-    marks = {"start": "", "continuation": "cont-", "branch": "branch-"}
-    counts: Counter[str] = Counter()
-    names = []
-    for line in lines:
-        number = counts[line.kind] = counts[line.kind] + 1
-        names.append(f"{name}.{marks[line.kind]}{number}" if line.kind != "start" else name)
-    versions = [
-        v for row in session.rows for v in row["versions"] or () if row["agent_id"] == agent
-    ]
-    made = {}
-    for at, (mine, line) in enumerate(zip(names, lines, strict=True)):
-        document = _document(session, line, mine, tools, paid)
-        document["agent"]["version"] = versions[0] if versions else "unknown"
-        if agent:
-            document["extra"]["agent_id"] = agent
-        if at + 1 < len(lines) and lines[at + 1].kind == "continuation":
-            document["continued_trajectory_ref"] = f"{names[at + 1]}.json"
-        made[mine] = document
-    if branches := [
-        f"{n}.json" for n, line in zip(names, lines, strict=True) if line.kind == "branch"
-    ]:
-        made[name]["extra"]["branches"] = branches
-    return made
+class _Maker:
+    """Makes the documents of one session."""
 
+    def __init__(self, session: WholeSession, tools: Toolsets, paid: Mapping[str, int]) -> None:
+        self._session, self._tools, self._paid = session, tools, paid
 
-def _document(
-    session: WholeSession, line: PathSteps, name: str, tools: Toolsets, paid: Mapping[str, int]
-) -> Document:
-    states = line.states
-    offered = tools.of(states[0])
-    steps = [
-        _step(n, step, copied, offered, tools, paid)
-        for n, (step, copied) in enumerate(zip(line.steps, line.copied, strict=True), start=1)
-    ]
-    if line.kind != "start":
-        # The first document has the system prompt already.
-        steps[0]["is_copied_context"] = True
-    models = Counter(state.model for state in states if state.model)
-    agent: Document = {
-        "name": "codex" if any("codex" in row["path"] for row in session.rows) else "claude-code",
-        "version": "unknown",
-        "tool_definitions": offered_tools(offered.tools),
-        "extra": {"tools_source": offered.source},
-    }
-    if models:
-        agent["model_name"] = models.most_common(1)[0][0]
-    return {
-        "schema_version": VERSION,
-        "session_id": session.session_id,
-        "trajectory_id": name,
-        "agent": agent,
-        "steps": steps,
-        "notes": NOTES,
-        "final_metrics": _final(states, len(steps), paid),
-        "extra": {
-            "day": session.day,
-            "kind": line.kind,
-            "fidelity": dict(sorted(Counter(state.fidelity for state in states).items())),
-            "parser_version": states[0].parser_version,
-            "project": states[0].project,
-        },
-    }
-
-
-def _step(
-    number: int,
-    step: SessionStep,
-    copied: bool,
-    offered: Toolset,
-    tools: Toolsets,
-    paid: Mapping[str, int],
-) -> Document:
-    made: Document = {"step_id": number, "source": step.source, "message": step.text}
-    if copied:
-        made["is_copied_context"] = True
-    if step.source == "system":
-        made["extra"] = {"source": step.detail}
-    if step.source != "agent":
+    def trajectory(self, paths: Sequence[PathSteps], name: str, agent: str) -> dict[str, Document]:
+        """Return the documents of one trajectory, the first with the given name."""
+        counts: Counter[str] = Counter()
+        names = []
+        for path in paths:
+            counts[path.kind] += 1
+            number = "" if path.kind == "start" else str(counts[path.kind])
+            names.append(f"{name}{_SUFFIXES[path.kind]}{number}")
+        rows = [row for row in self._session.rows if row["agent_id"] == agent]
+        versions = [version for row in rows for version in row["versions"] or ()]
+        made = {}
+        for at, (own, path) in enumerate(zip(names, paths, strict=True)):
+            made[own] = document = self._document(path, own)
+            document["agent"]["version"] = versions[0] if versions else "unknown"
+            if agent:
+                document["extra"]["agent_id"] = agent
+            if at + 1 < len(paths) and paths[at + 1].kind == "continuation":
+                document["continued_trajectory_ref"] = f"{names[at + 1]}.json"
+        files = [f"{n}.json" for n, path in zip(names, paths, strict=True) if path.kind == "branch"]
+        if files:
+            made[name]["extra"]["branches"] = files
         return made
-    if step.calls:
-        made["tool_calls"] = [
-            {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
-            for call in step.calls
+
+    def _document(self, path: PathSteps, name: str) -> Document:
+        states = path.states
+        offered = self._tools.of(states[0])
+        steps = [
+            self._step(n, step, copied, offered)
+            for n, (step, copied) in enumerate(zip(path.steps, path.copied, strict=True), start=1)
         ]
-        if step.answered:
-            made["observation"] = {"results": list(_results(step.calls))}
-    if step.state is not None:
-        made |= _of_state(step.state, paid)
-        if (mine := tools.of(step.state)).digest != offered.digest:
-            made["extra"]["tool_definitions"] = offered_tools(mine.tools)
-    return made
+        if path.kind != "start":
+            # The first document has the system prompt already.
+            steps[0]["is_copied_context"] = True
+        agent: Document = {
+            "name": harness_of(self._session),
+            "version": "unknown",
+            "tool_definitions": offered_tools(offered.tools),
+            "extra": {"tools_source": offered.source},
+        }
+        if models := Counter(state.model for state in states if state.model):
+            agent["model_name"] = models.most_common(1)[0][0]
+        return {
+            "schema_version": VERSION,
+            "session_id": self._session.session_id,
+            "trajectory_id": name,
+            "agent": agent,
+            "steps": steps,
+            "notes": NOTES,
+            "final_metrics": self._totals(states, len(steps)),
+            "extra": {
+                "day": self._session.day,
+                "kind": path.kind,
+                "fidelity": dict(sorted(Counter(state.fidelity for state in states).items())),
+                "parser_version": states[0].parser_version,
+                "project": states[0].project,
+            },
+        }
+
+    def _step(self, number: int, step: SessionStep, copied: bool, offered: Toolset) -> Document:
+        made: Document = {"step_id": number, "source": step.source, "message": step.text}
+        if copied:
+            made["is_copied_context"] = True
+        if step.source == "system":
+            made["extra"] = {"source": step.detail}
+        if step.source != "agent":
+            return made
+        if step.calls:
+            made["tool_calls"] = [
+                {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
+                for call in step.calls
+            ]
+            if step.answered:
+                made["observation"] = {"results": list(_results(step.calls))}
+        if step.state is not None:
+            made |= self._of_state(step.state)
+            own = self._tools.of(step.state)
+            if own.digest != offered.digest:
+                made["extra"]["tool_definitions"] = offered_tools(own.tools)
+        return made
+
+    def _of_state(self, state: TraceState) -> Document:
+        values = {
+            name: getattr(state, name) for name in ("state_id", "fidelity", "turn", *_OUTCOMES)
+        }
+        extra = {name: value for name, value in values.items() if value is not None}
+        made: Document = {"llm_call_count": 1, "extra": extra}
+        if state.model:
+            made["model_name"] = state.model
+        if state.ts:
+            made["timestamp"] = state.ts.isoformat()
+        counts = {"prompt_tokens": state.input_tokens, "completion_tokens": state.output_tokens}
+        metrics: Document = {name: count for name, count in counts.items() if count is not None}
+        if state.state_id in self._paid:
+            metrics["extra"] = {"replay_usd": to_usd(self._paid[state.state_id])}
+        if metrics:
+            made["metrics"] = metrics
+        return made
+
+    def _totals(self, states: Sequence[TraceState], steps: int) -> Document:
+        totals: Document = {
+            "total_prompt_tokens": sum(state.input_tokens or 0 for state in states),
+            "total_completion_tokens": sum(state.output_tokens or 0 for state in states),
+            "total_steps": steps,
+        }
+        costs = [self._paid[state.state_id] for state in states if state.state_id in self._paid]
+        if costs:
+            totals["extra"] = {"replay_usd": to_usd(sum(costs)), "states_replayed": len(costs)}
+        return totals
 
 
-def _results(calls: Iterable[StepCall]) -> Iterable[Document]:
+def _results(calls: Sequence[StepCall]) -> Iterator[Document]:
     for call in calls:
         if call.result is not None:
-            result: Document = {"source_call_id": call.id, "content": call.result}
-            if call.is_error:
-                result["extra"] = {"is_error": True}
-            yield result
-
-
-def _of_state(state: TraceState, paid: Mapping[str, int]) -> Document:
-    extra: Document = {"state_id": state.state_id, "fidelity": state.fidelity, "turn": state.turn}
-    for name in _OUTCOMES:
-        if (value := getattr(state, name)) is not None:
-            extra[name] = value
-    made: Document = {"llm_call_count": 1, "extra": extra}
-    if state.model:
-        made["model_name"] = state.model
-    if state.ts:
-        made["timestamp"] = state.ts.isoformat()
-    counts = {"prompt_tokens": state.input_tokens, "completion_tokens": state.output_tokens}
-    metrics: Document = {name: count for name, count in counts.items() if count is not None}
-    if state.state_id in paid:
-        metrics["extra"] = {"replay_usd": to_usd(paid[state.state_id])}
-    if metrics:
-        made["metrics"] = metrics
-    return made
-
-
-def _final(states: list[TraceState], steps: int, paid: Mapping[str, int]) -> Document:
-    final: Document = {
-        "total_prompt_tokens": sum(state.input_tokens or 0 for state in states),
-        "total_completion_tokens": sum(state.output_tokens or 0 for state in states),
-        "total_steps": steps,
-    }
-    asked = [paid[state.state_id] for state in states if state.state_id in paid]
-    if asked:
-        final["extra"] = {"replay_usd": to_usd(sum(asked)), "states_replayed": len(asked)}
-    return final
+            error = {"extra": {"is_error": True}} if call.is_error else {}
+            yield {"source_call_id": call.id, "content": call.result, **error}
 
 
 def _refer(step: Document, call: str, trajectory: str, session_id: str) -> None:
     """Refer from the result of the call that started a subagent to its trajectory."""
-    reference = {"trajectory_id": trajectory, "session_id": session_id}
     results = step.setdefault("observation", {"results": []})["results"]
-    mine = next((r for r in results if r["source_call_id"] == call), None)
-    if mine is None:
-        mine = {"source_call_id": call}
-        results.append(mine)
-    mine.setdefault("subagent_trajectory_ref", []).append(reference)
+    result = next((r for r in results if r["source_call_id"] == call), None)
+    if result is None:
+        result = {"source_call_id": call}
+        results.append(result)
+    reference = {"trajectory_id": trajectory, "session_id": session_id}
+    result.setdefault("subagent_trajectory_ref", []).append(reference)

@@ -13,7 +13,13 @@ from typing import Any
 
 from composer_pipeline.chat.convert import INTERRUPTED, offered_tools
 from composer_pipeline.chat.tools import Toolsets
-from composer_pipeline.exporting.steps import PathSteps, SessionStep, StepCall, path_steps
+from composer_pipeline.exporting.steps import (
+    PathSteps,
+    SessionStep,
+    StepCall,
+    harness_of,
+    path_steps,
+)
 from composer_pipeline.states.load import WholeSession
 from composer_pipeline.states.state import TraceState
 
@@ -26,10 +32,10 @@ def sessions(session: WholeSession, name: str, tools: Toolsets) -> dict[str, lis
     """Return the session's lines by file name without suffix; the main file is called ``name``."""
     found = {}
     for agent, paths in sorted(session.paths.items()):
-        mine = f"{name}.{agent}" if agent else name
+        own = f"{name}.{agent}" if agent else name
         parent = f"{name}.jsonl" if agent and "" in session.paths else ""
         lines = path_steps(paths)
-        found[mine] = [*_head(session, lines, mine, parent, tools), *_entries(lines)]
+        found[own] = [*_head(session, lines, own, parent, tools), *_entries(lines)]
     return found
 
 
@@ -38,14 +44,13 @@ def _head(
 ) -> Iterator[Entry]:
     states = lines[0].states
     first = states[0]
-    codex = any("codex" in row["path"] for row in session.rows)
     yield {
         "type": "session",
         "version": VERSION,
         "id": name,
         "timestamp": _time(first.ts),
         "cwd": first.project or "/",
-        "harness": "codex" if codex else "claude-code",
+        "harness": harness_of(session),
         "source": {"session_id": session.session_id},
         **({"parentSession": parent} if parent else {}),
     }

@@ -11,7 +11,7 @@ import msgspec
 
 from composer_pipeline.actions import ERROR_PREFIX
 from composer_pipeline.chat.convert import INTERRUPTED, Builder, system_message
-from composer_pipeline.states.load import ChainPath
+from composer_pipeline.states.load import ChainPath, WholeSession
 from composer_pipeline.states.state import Message, TraceState, action_of
 
 
@@ -122,6 +122,11 @@ def _blocks(message: Message) -> list[Any]:
 
 def _kind(block: Any) -> Any:
     return block.get("type") if isinstance(block, dict) else None
+
+
+def harness_of(session: WholeSession) -> str:
+    """Return ``codex`` or ``claude-code``."""
+    return "codex" if any("codex" in row["path"] for row in session.rows) else "claude-code"
 
 
 #: The name of a message: its number within the day, or the id of the state whose action it is.

@@ -3,7 +3,7 @@
 The wording is that of ``chat``: the prompt of a state is its steps up to the action.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -148,7 +148,7 @@ class PathSteps(msgspec.Struct):
 
 
 class _Path(msgspec.Struct):
-    names: list[_Name]
+    names: Sequence[_Name]
     messages: list[Message]
     actions: dict[int, TraceState]
 
@@ -159,7 +159,7 @@ def path_steps(paths: list[ChainPath]) -> list[PathSteps]:
     A path that is the beginning of another is part of that one.
     """
     whole: list[_Path] = []
-    for path in sorted(map(_with_actions, _apart(paths)), key=lambda p: len(p.names), reverse=True):
+    for path in sorted(_apart(paths), key=lambda p: len(p.names), reverse=True):
         if not any(_taken(path, longer) for longer in whole):
             whole.append(path)
     whole.sort(key=_began)
@@ -173,20 +173,24 @@ def path_steps(paths: list[ChainPath]) -> list[PathSteps]:
     ]
 
 
-def _apart(paths: list[ChainPath]) -> list[ChainPath]:
-    """Return the paths so that each state's action is the message after its prefix, or the end."""
+def _apart(paths: list[ChainPath]) -> Iterator[_Path]:
+    """Yield the paths so that each state's action is the message after its prefix, or the end."""
     # An action stored apart from its chain belongs to a recorded request, which ends before it:
     # each such request becomes a path of its own.
-    apart = []
     for path in paths:
-        inside = [s for s in path.states if _is_next(path, s)]
-        if inside:
-            apart.append(ChainPath(path.numbers, path.messages, inside))
+        inside: dict[int, TraceState] = {}
+        apart: list[_Path] = []
         for state in path.states:
-            if not _is_next(path, state):
-                n = state.n_messages
-                apart.append(ChainPath(path.numbers[:n], path.messages[:n], [state]))
-    return apart
+            n = state.n_messages
+            if _is_next(path, state):
+                inside[n] = state
+                continue
+            action: Message = {"role": "assistant", "content": _state_blocks(state)}
+            names: list[_Name] = [*path.numbers[:n], state.state_id]
+            apart.append(_Path(names, [*path.messages[:n], action], {n: state}))
+        if inside:
+            yield _Path(path.numbers, path.messages, inside)
+        yield from apart
 
 
 def _is_next(path: ChainPath, state: TraceState) -> bool:
@@ -194,16 +198,6 @@ def _is_next(path: ChainPath, state: TraceState) -> bool:
     if n >= len(path.messages) or path.messages[n]["role"] != "assistant":
         return False
     return action_of(path.messages[n]) == state.action
-
-
-def _with_actions(path: ChainPath) -> _Path:
-    names: list[_Name] = list(path.numbers)
-    messages = list(path.messages)
-    for state in path.states:
-        if state.n_messages == len(messages):
-            names.append(state.state_id)
-            messages.append({"role": "assistant", "content": _state_blocks(state)})
-    return _Path(names, messages, {state.n_messages: state for state in path.states})
 
 
 def _state_blocks(state: TraceState) -> list[dict[str, Any]]:

@@ -15,21 +15,20 @@ def _verbs(groups: str, verbs: str) -> frozenset[str]:
 
 #: Programs that only look, whatever their arguments.
 READERS = _set(
-    "[ [[ : ag awk basename bat break cat cd cmp column comm continue cut date df diff"
-    " dirname du echo egrep exit expr false fd fgrep file fold gawk getconf grep head hexdump"
-    " hostname id jest jobs jq less local ls lsof man md5sum mocha more mypy nl nproc od paste"
-    " pgrep playwright printenv printf ps pwd pylint pyright pytest read readlink realpath"
-    " return rev rg seq set sha256sum shasum shellcheck shift sleep sort stat strings tac tail"
-    " test top tr tree true tsc type uname uniq uptime vitest vite wait wc which whereis"
-    " whoami rspec xxd yamllint flake8 export declare unset alias typeset local set shopt"
-    " journalctl dmesg arch groups tty tox nox ctest phpunit ava tap bats pip-audit safety"
-    " bandit hadolint actionlint tflint"
-    " codespell vulture radon cloc tokei scc delta column hexyl lsb_release uptime free lscpu"
-    " locale dig nslookup host ping traceroute netstat ss ifconfig exa eza fzf look"
-    " uvicorn gunicorn flask next nuxt astro webpack-dev-server live-server http-server"
-    " tsc-watch vue-tsc svelte-check knip madge depcheck size-limit pyre pytype ty pstree"
-    " env unittest doctest json.tool http.server py_compile compileall build timeit pdb site"
-    " sysconfig tabnanny readelf objdump nm ldd otool zcat zgrep ulimit umask history"
+    ": [ [[ actionlint ag alias arch astro ava awk bandit basename bat bats break build cat cd"
+    " cloc cmp codespell column comm compileall continue ctest cut date declare delta depcheck df"
+    " diff dig dirname dmesg doctest du echo egrep env exa exit export expr eza false fd fgrep"
+    " file flake8 flask fold free fzf gawk getconf grep groups gunicorn hadolint head hexdump"
+    " hexyl history host hostname http-server http.server id ifconfig jest jobs journalctl jq"
+    " json.tool knip ldd less live-server local locale look ls lsb_release lscpu lsof madge man"
+    " md5sum mocha more mypy netstat next nl nm nox nproc nslookup nuxt objdump od otool paste pdb"
+    " pgrep phpunit ping pip-audit playwright printenv printf ps pstree pwd py_compile pylint pyre"
+    " pyright pytest pytype radon read readelf readlink realpath return rev rg rspec safety scc"
+    " seq set sha256sum shasum shellcheck shift shopt site size-limit sleep sort ss stat strings"
+    " svelte-check sysconfig tabnanny tac tail tap test tflint timeit tokei top tox tr traceroute"
+    " tree true tsc tsc-watch tty ty type typeset ulimit umask uname uniq unittest unset uptime"
+    " uvicorn vite vitest vue-tsc vulture wait wc webpack-dev-server whereis which whoami xxd"
+    " yamllint zcat zgrep"
 )
 
 #: Program to its first words that only look; everything else of it mutates.

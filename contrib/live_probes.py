@@ -51,11 +51,11 @@ class Finding(msgspec.Struct):
     cost_picodollars: int = 0
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """Seconds: until a slow answer counts as open, between looks, until a cut call is over."""
+class Timeouts(msgspec.Struct, frozen=True):
+    """Seconds to wait for a bill, between polls, for a reply to cut off, and until it has ended."""
 
     lag_s: float = 60.0
-    look_s: float = 1.0
+    poll_s: float = 1.0
     cut_s: float = 0.25
     settle_s: float = 20.0
     read_timeout_s: float = 120.0
@@ -75,12 +75,12 @@ class Prober:
         calls: PaidCalls,
         api_key: str | None,
         catalogue: Catalogue | None,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> None:
         self.teacher_set = teacher_set
         self.teacher = teacher
         self.catalogue = catalogue
-        self.patience = patience
+        self.timeouts = timeouts
         self.spent = NOTHING
         self._calls = calls
         self._key = api_key
@@ -115,7 +115,7 @@ class Prober:
         if admission.kind != "reserved":
             where = f" in scope {admission.scope}" if admission.scope else ""
             raise NotAsked(f"{admission.kind}{where}: {Decimal(worst) / PICO:f} USD do not fit")
-        async with self._wire(cut_s or self.patience.read_timeout_s) as wire:
+        async with self._wire(cut_s or self.timeouts.read_timeout_s) as wire:
             outcome = await self._calls.send(wire, admission.attempt, body)
             await self._calls.settle(wire, admission.attempt, outcome)
         self.spent = Pico(self.spent + (outcome.cost or 0))
@@ -141,13 +141,13 @@ class Prober:
 
     async def generation_cost(self, generation: str) -> Pico | None:
         """Return what ``/generation`` says that a generation cost."""
-        async with self._wire(self.patience.read_timeout_s) as wire:
+        async with self._wire(self.timeouts.read_timeout_s) as wire:
             return await wire.generation_cost(generation)
 
     async def key_usage(self) -> Pico | None:
         """Return what ``/key`` says that the key has used."""
-        status, told = await self.get("key")
-        data = told.get("data") if isinstance(told, dict) else None
+        status, answer = await self.get("key")
+        data = answer.get("data") if isinstance(answer, dict) else None
         return pico_or_none(data.get("usage")) if status == 200 and isinstance(data, dict) else None
 
 
@@ -181,7 +181,7 @@ def probe_live(
     *,
     max_usd: Decimal,
     ledger: str | os.PathLike[str] | None = None,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
 ) -> LiveReport:
     """Probe the endpoint's behaviour, keep the answers as ``doctor/live-<day>.json``."""
     ceiling_of(Decimal(max_usd), "--max-usd")
@@ -201,7 +201,7 @@ def probe_live(
             async with Commits(opened) as commits:
                 calls = PaidCalls(commits, run_id)
                 prober = Prober(
-                    teacher_set, teacher, calls, api_key, catalogue, patience or Patience()
+                    teacher_set, teacher, calls, api_key, catalogue, timeouts or Timeouts()
                 )
                 return [await _probe(prober, probe) for probe in PROBES]
 
@@ -239,8 +239,8 @@ async def _probe(prober: Prober, probe: Any) -> Finding:
 
 async def account(prober: Prober) -> Finding:
     """Does the key work, and does ``/key`` tell its usage?"""
-    status, told = await prober.get("key")
-    data = told.get("data") if isinstance(told, dict) else None
+    status, answer = await prober.get("key")
+    data = answer.get("data") if isinstance(answer, dict) else None
     if status == 401:
         return Finding("account", "fail", "the endpoint does not know the key")
     if status != 200 or not isinstance(data, dict):
@@ -249,7 +249,7 @@ async def account(prober: Prober) -> Finding:
     facts = {"usage_usd": _text(data.get("usage")), "limit_remaining_usd": _text(left)}
     if left is not None and Decimal(str(left)) <= 0:
         return Finding("account", "fail", "the key has nothing left", facts)
-    return Finding("account", "ok", "the key works and its usage is told", facts)
+    return Finding("account", "ok", "the key works and its usage is reported", facts)
 
 
 async def models_for_this_account(prober: Prober) -> Finding:
@@ -267,8 +267,8 @@ async def zdr_endpoints(prober: Prober) -> Finding:
 
 
 async def _listed(prober: Prober, name: str, path: str, teachers: Sequence[Teacher]) -> Finding:
-    status, told = await prober.get(path)
-    rows = told.get("data") if isinstance(told, dict) else None
+    status, answer = await prober.get(path)
+    rows = answer.get("data") if isinstance(answer, dict) else None
     if status != 200 or not isinstance(rows, list):
         return Finding(name, "warn", f"/{path} answered HTTP {status}")
     known = {
@@ -286,35 +286,35 @@ async def _listed(prober: Prober, name: str, path: str, teachers: Sequence[Teach
 
 async def lag_of_the_bill(prober: Prober) -> Finding:
     """How long until ``/generation`` and ``/key`` know of a bill, and is it the same bill?"""
-    name, patience = "lag_of_the_bill", prober.patience
+    name, timeouts = "lag_of_the_bill", prober.timeouts
     before = await prober.key_usage()
     outcome = await prober.ask(prober.body("Say OK."))
     if outcome.kind != "billed" or outcome.cost is None:
         return Finding(name, "fail", f"no reply: {outcome.detail or outcome.kind}")
     ended = time.monotonic()
     cost, lag = outcome.cost, {"generation": -1.0, "key": -1.0}
-    told: int | None = None
-    while time.monotonic() - ended < patience.lag_s and -1.0 in lag.values():
+    answer: int | None = None
+    while time.monotonic() - ended < timeouts.lag_s and -1.0 in lag.values():
         if lag["generation"] < 0:
-            told = await prober.generation_cost(outcome.generation_id)
-            if told is not None:
+            answer = await prober.generation_cost(outcome.generation_id)
+            if answer is not None:
                 lag["generation"] = round(time.monotonic() - ended, 2)
         if lag["key"] < 0:
             usage = await prober.key_usage()
             if usage is not None and before is not None and usage - before >= cost:
                 lag["key"] = round(time.monotonic() - ended, 2)
         if -1.0 in lag.values():
-            await asyncio.sleep(patience.look_s)
+            await asyncio.sleep(timeouts.poll_s)
     facts = {
         "generation_lag_s": lag["generation"], "key_lag_s": lag["key"],
-        "reply_picodollars": cost, "generation_picodollars": told,
+        "reply_picodollars": cost, "generation_picodollars": answer,
     }  # fmt: skip
-    if told is not None and told != cost:
+    if answer is not None and answer != cost:
         return Finding(name, "fail", "the reply and /generation name different costs", facts)
     late = [place for place, seconds in lag.items() if seconds < 0]
     if late:
         slow = ", ".join(f"/{place}" for place in late)
-        return Finding(name, "warn", f"{slow} knew nothing after {patience.lag_s:g} s", facts)
+        return Finding(name, "warn", f"{slow} reported nothing after {timeouts.lag_s:g} s", facts)
     return Finding(
         name, "ok", f"/generation after {lag['generation']} s, /key after {lag['key']} s", facts
     )
@@ -343,16 +343,16 @@ async def response_cache_hit(prober: Prober) -> Finding:
 
 async def cache_after_disconnect(prober: Prober) -> Finding:
     """Does the response cache keep a reply that ended after the client had gone?"""
-    name, patience = "cache_after_disconnect", prober.patience
+    name, timeouts = "cache_after_disconnect", prober.timeouts
     if not prober.teacher_set.endpoint.recovery_cache_s:
         return Finding(name, "skipped", "recovery_cache_s is 0 in the teacher file")
     body = prober.body("Write a rhyme of four lines.", max_tokens=64)
-    cut = await prober.ask(body, cut_s=patience.cut_s)
+    cut = await prober.ask(body, cut_s=timeouts.cut_s)
     if cut.kind != "unknown":
         return Finding(
-            name, "skipped", f"the reply came within {patience.cut_s:g} s; nothing was cut off"
+            name, "skipped", f"the reply came within {timeouts.cut_s:g} s; nothing was cut off"
         )
-    await asyncio.sleep(patience.settle_s)
+    await asyncio.sleep(timeouts.settle_s)
     again = await prober.ask(body)
     if again.kind != "billed":
         return Finding(name, "warn", f"asked again, no reply: {again.detail or again.kind}")
@@ -442,8 +442,8 @@ async def privacy_canary(prober: Prober) -> Finding:
     outcome = await prober.ask(prober.body("Say OK to the canary."))
     if outcome.kind != "billed" or not outcome.generation_id:
         return Finding(name, "warn", f"no reply: {outcome.detail or outcome.kind}")
-    status, told = await prober.get("generation/content", id=outcome.generation_id)
-    data = told.get("data") if isinstance(told, dict) else None
+    status, answer = await prober.get("generation/content", id=outcome.generation_id)
+    data = answer.get("data") if isinstance(answer, dict) else None
     if status == 200 and data:
         return Finding(
             name, "fail", "prompts and replies are logged: switch input and output logging off"

@@ -20,15 +20,15 @@ from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from contrib.live_probes import Finding, LiveReport, Patience, main, probe_live
+from contrib.live_probes import Finding, LiveReport, Timeouts, main, probe_live
 from tests.fixtures.waiting import DEADLINE_S
 
 Serve = Callable[..., LoopbackOpenRouter]
-QUICK = Patience(lag_s=1.5, look_s=0.05, cut_s=0.15, settle_s=0.6, read_timeout_s=DEADLINE_S)
+QUICK = Timeouts(lag_s=1.5, poll_s=0.05, cut_s=0.15, settle_s=0.6, read_timeout_s=DEADLINE_S)
 
 
 def probe(lake: Lake, teacher_set: TeacherSet, usd: str = "0.05") -> dict[str, Finding]:
-    report = probe_live(lake, teacher_set, max_usd=Decimal(usd), patience=QUICK)
+    report = probe_live(lake, teacher_set, max_usd=Decimal(usd), timeouts=QUICK)
     return {finding.name: finding for finding in report.findings}
 
 
@@ -154,7 +154,7 @@ def test_reasoning_beyond_the_bound_fails(lake: Lake, teachers: TeacherSet, serv
         def decide(self, persona: Any, body: Any) -> Action:
             return Action(text="word " * 40)
 
-    # Fifty-odd tokens, told and billed threefold by a provider that reasons beyond the bound.
+    # Fifty-odd tokens, reported and billed threefold by a provider that reasons beyond the bound.
     serve(models=reasoning(), script=Long(), faults=lambda asked: Fault("overcount"))
     found = probe(lake, teachers)["max_tokens_with_reasoning"]
     assert (found.status, found.facts["bound"]) == ("fail", 64)
@@ -177,7 +177,7 @@ def test_the_report_is_kept_without_the_key(
     key = "sk-test-do-not-keep-me"
     monkeypatch.setenv("COMPOSER_LOOPBACK_KEY", key)
     serve(models=reasoning(), api_key=key)
-    report = probe_live(lake, teachers, max_usd=Decimal("0.05"), patience=QUICK)
+    report = probe_live(lake, teachers, max_usd=Decimal("0.05"), timeouts=QUICK)
     kept = json.loads(lake.get_bytes(report.kept_as))
     assert kept["simulated"] is True
     assert kept == json.loads(json.dumps(report.to_dict()))
@@ -208,7 +208,7 @@ def test_from_the_command_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     serve(models=reasoning())
-    monkeypatch.setattr("contrib.live_probes.Patience", lambda: QUICK)
+    monkeypatch.setattr("contrib.live_probes.Timeouts", lambda: QUICK)
     demo = str(root / "recipes" / "teachers" / "demo.yaml")
     code = main(["--teachers", demo, "--lake", lake.url])
     report = json.loads(capsys.readouterr().out)

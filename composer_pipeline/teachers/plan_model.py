@@ -239,7 +239,7 @@ class ReplyTokens(msgspec.Struct):
     def completion(self, most: int) -> float:
         """Return the completion tokens to expect; ``most`` is the teacher's ``max_tokens``."""
         if not self.replies:
-            return float(min(EXPECTED_COMPLETION_TOKENS, most))
+            return min(EXPECTED_COMPLETION_TOKENS, most)
         return self.completion_tokens / self.replies
 
 

@@ -1,10 +1,4 @@
-"""The errors that a user sees.
-
-ComposerError            one sentence for the user               exit code 1
-+-- InputError           bad usage, a bad file, field or option  exit code 2
-+-- BudgetExhausted      a ceiling refused further calls         exit code 3
-+-- StorageError         a full disk, a read-only or lost place  exit code 1
-"""
+"""The errors that a user sees, with their exit codes."""
 
 
 class ComposerError(Exception):

@@ -1,7 +1,4 @@
-"""A child process that ends with its parent, however that ended.
-
-A trainer that outlives its run would hold the GPU and write into a folder that the next run uses.
-"""
+"""A child process that ends with its parent, so that no trainer outlives its run."""
 
 import ctypes
 import os

@@ -12,20 +12,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """All plug-ins of one kind.
+    """All plug-ins of one kind."""
 
-    Attributes:
-        group: the entry-point group; each entry names a class that takes no arguments.
-        what: what such a plug-in is called in errors, for example ``trace source``.
-        protocol: a runtime-checkable protocol that an instance must implement.
-        builtin: name to class of those that need no entry point; they cannot be replaced.
-        registered: name to class of those that the running program added.
-    """
-
+    #: The entry-point group; each entry names a class that takes no arguments.
     group: str
+    #: What such a plug-in is called in errors, for example ``trace source``.
     what: str
+    #: A runtime-checkable protocol that an instance must implement.
     protocol: type[T]
+    #: Name -> class of those that need no entry point; they cannot be replaced.
     builtin: Mapping[str, type[T]]
+    #: Name -> class of those that the running program added.
     registered: dict[str, type[T]] = field(default_factory=dict)
 
     def register(self, name: str, plugin: type[T]) -> None:

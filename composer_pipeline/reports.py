@@ -1,8 +1,4 @@
-"""What every stage has in common: its progress callback and its report.
-
-A stage is ``stage(lake, …, *, days=None, progress=None) -> Report``; ``days`` where its tables
-have days (``None`` means every day, an empty list none).
-"""
+"""What every stage has in common: its progress callback and its report."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -251,7 +251,7 @@ def decode_state(data: bytes | bytearray) -> OuterState:
     }
     if theta.keys() != momentum.keys() or len(tensors) != 2 * len(theta):
         raise CorruptObject("the state's tensors are not pairs of theta and momentum")
-    # Copies, so that each can go when its successor is there: views would keep all the bytes.
+    # Copies, so that each can be freed on its own: views would keep all the bytes.
     return OuterState(*({n: t.clone() for n, t in part.items()} for part in (theta, momentum)))
 
 
@@ -318,7 +318,7 @@ def framed(
 
 def _parsed(data: bytes | bytearray) -> tuple[dict[str, str], Tensors]:
     """Return metadata and tensors, which are views of ``data``; raises ``CorruptObject``."""
-    # Bytes that cannot be written to would make torch warn; nothing here writes to them.
+    # torch warns about read-only bytes; nothing here writes to them.
     buffer = data if isinstance(data, bytearray) else bytearray(data)
     length = int.from_bytes(buffer[:8], "little")
     if len(buffer) < 8 or length > min(len(buffer) - 8, _LONGEST_HEADER):

@@ -15,7 +15,7 @@ from composer_pipeline.errors import InputError
 _LAYER = re.compile(r"(?:.*?\.)??\d+(?=\.)")
 
 
-def dealt(parameters: Mapping[str, torch.Tensor], count: int) -> list[list[str]]:
+def fragment_names(parameters: Mapping[str, torch.Tensor], count: int) -> list[list[str]]:
     """Return the names of each fragment's parameters, in their order; each name is in one.
 
     What belongs to one layer (or, outside of the layers, to one module) stays together. The
@@ -56,7 +56,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def fragment_of(parameters: Mapping[str, torch.Tensor], count: int, fragment: Fragment) -> Tensors:
     """Return the parameters of one of ``count`` fragments (0-based), or ``ALL`` of them."""
     if isinstance(fragment, int):
-        return {name: parameters[name] for name in dealt(parameters, count)[fragment]}
+        return {name: parameters[name] for name in fragment_names(parameters, count)[fragment]}
     return dict(parameters)
 
 

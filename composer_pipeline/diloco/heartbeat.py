@@ -20,10 +20,10 @@ from composer_pipeline.errors import ComposerError
 logger = logging.getLogger(__name__)
 
 #: Exit code after SIGTERM: 128 + 15.
-EXIT_ASKED = 143
+EXIT_TERMINATED = 143
 
 
-class Pulse:
+class HeartbeatSender:
     """Heartbeats of ``(slot, attempt)`` every ``interval_s`` seconds until ``stop``."""
 
     def __init__(self, log: OuterLog, slot: int, attempt: int, interval_s: float) -> None:
@@ -77,28 +77,28 @@ class Pulse:
         return ages, now
 
 
-class Leaving:
+class GracefulExit:
     """SIGTERM ends the process at once, or after an upload that has begun."""
 
     def __init__(self) -> None:
-        self._busy, self.asked = 0, False
+        self._busy, self.terminated = 0, False
 
     def install(self) -> None:
         """Handle SIGTERM; to be called in the main thread."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     @contextmanager
-    def afterwards(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Let the block finish before SIGTERM ends the process."""
         self._busy += 1
         try:
             yield
         finally:
             self._busy -= 1
-        if self.asked and not self._busy:
-            sys.exit(EXIT_ASKED)
+        if self.terminated and not self._busy:
+            sys.exit(EXIT_TERMINATED)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.terminated = True
         if not self._busy:
-            sys.exit(EXIT_ASKED)
+            sys.exit(EXIT_TERMINATED)

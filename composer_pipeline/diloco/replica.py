@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from composer_pipeline.diloco.codecs import Delta, encode_delta, encode_state
-from composer_pipeline.diloco.fragments import collect, dealt, fragment_of, shares_of
-from composer_pipeline.diloco.heartbeat import Leaving, Pulse
+from composer_pipeline.diloco.fragments import collect, fragment_names, fragment_of, shares_of
+from composer_pipeline.diloco.heartbeat import GracefulExit, HeartbeatSender
 from composer_pipeline.diloco.log import (
     Commit,
     Contribution,
@@ -114,8 +114,8 @@ class Replica(Follower):
         super().__init__(log, spec)
         self.slot, self.attempt, self.wasted_tokens = slot, attempt, 0
         fastest = min(spec.heartbeat_timeout_s, spec.grace_s)
-        self._pulse = Pulse(log, slot, attempt, max(0.05, fastest / 4))
-        self.leaving = Leaving()
+        self._heartbeats = HeartbeatSender(log, slot, attempt, max(0.05, fastest / 4))
+        self.graceful_exit = GracefulExit()
         #: By fragment: a change that came too late, for the next contribution, and its tokens.
         self._late: dict[int, tuple[Tensors, int]] = {}
         #: What the codec has lost of this slot's merged deltas, by name.
@@ -144,7 +144,7 @@ class Replica(Follower):
 
     def announce(self) -> None:
         """Show that this slot is taken, while its process still loads."""
-        self._pulse.start()
+        self._heartbeats.start()
 
     def join(self, parameters: Mapping[str, torch.Tensor]) -> OuterState:
         """Agree on the spec, adopt the newest committed state and wait for the others.
@@ -157,7 +157,7 @@ class Replica(Follower):
                 has fewer tensors than fragments.
             OuterLogError: objects of the log are lost or damaged.
         """
-        dealt(parameters, self.spec.fragments)
+        fragment_names(parameters, self.spec.fragments)
         found = {"model_signature": signature(parameters), "base": self.base}
         self.spec = self.spec.model_copy(update=found)
         self.log.probe()
@@ -191,9 +191,9 @@ class Replica(Follower):
 
     def load_private(self, tensors: Tensors, numbers: Mapping[str, Any]) -> None:
         """Restore :meth:`private`, after joining."""
-        self.wasted_tokens = self._pulse.wasted_tokens = numbers["wasted"]
+        self.wasted_tokens = self._heartbeats.wasted_tokens = numbers["wasted"]
         carried = set[str]()
-        if numbers["round"] != self.round:  # the contribution to that round has carried both
+        if numbers["round"] != self.round:  # that round's contribution has carried both
             carried = self.merged_in(numbers["round"])
         kinds: dict[str, Tensors] = {"late": {}, "lost": {}}
         for key, tensor in tensors.items():
@@ -210,11 +210,11 @@ class Replica(Follower):
 
     def close(self) -> None:
         """Stop the heartbeat. The log stays as it is."""
-        self._pulse.stop()
+        self._heartbeats.stop()
 
     def leave(self) -> None:
         """Leave at once: the others need not wait for the heartbeat to age."""
-        self._pulse.leave()
+        self._heartbeats.leave()
 
     def _barrier(self) -> None:
         """Wait until all slots are alive, the round is under way, or the join timeout.
@@ -231,7 +231,7 @@ class Replica(Follower):
 
     def _adopt(self, commit: Commit, steps: Steps) -> None:
         super()._adopt(commit, steps)
-        self._pulse.round = self.round
+        self._heartbeats.round = self.round
 
     def _pause(self, seconds: float) -> float:
         """Wait before the next read of the log; return the next pause."""
@@ -241,7 +241,7 @@ class Replica(Follower):
 
     def _alive(self) -> tuple[set[int], dt.datetime]:
         """Return the slots with a recent heartbeat, and the store's present time."""
-        ages, now = self._pulse.ages()
+        ages, now = self._heartbeats.ages()
         return {slot for slot, age in ages.items() if age <= self.spec.heartbeat_timeout_s}, now
 
     # -- one round -------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Replica(Follower):
         packed = self._packed(delta, fresh, local, part) if not withheld else None
         commit = self.log.commit(self.round)
         if commit is None:
-            with self.leaving.afterwards():
+            with self.graceful_exit.deferred():
                 sent = self._contribute(packed, tokens, withheld, work)
             commit = self._await_commit()
         mine = self.slot, self.attempt
@@ -304,7 +304,7 @@ class Replica(Follower):
             self._late[numbers[0]] = dict(fresh), fresh_tokens
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
-            self._pulse.wasted_tokens = self.wasted_tokens
+            self._heartbeats.wasted_tokens = self.wasted_tokens
         elif packed is not None and self.spec.feedback and not packed.whole:
             for name in delta:  # made from the earlier loss
                 self.lost[name] = delta[name] - packed[name]
@@ -373,7 +373,7 @@ class Replica(Follower):
                 if now - ready_since >= place * self.spec.takeover_s:
                     proposal = self._propose(offers)
                     if proposal is not None:
-                        with self.leaving.afterwards():
+                        with self.graceful_exit.deferred():
                             self.log.try_commit(proposal)
                         continue
             if now > deadline:

@@ -36,7 +36,7 @@ from composer_pipeline.parent import child_of_this, end_with_parent
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
-#: Between SIGTERM and SIGKILL.
+#: Seconds between SIGTERM and SIGKILL.
 STOP_PATIENCE_S = 5.0
 #: Exit codes after which starting the same command again would fail the same way.
 EXIT_BAD_INPUT, EXIT_WOULD_REPEAT = 2, 4
@@ -88,7 +88,7 @@ class _Slot:
     restarts: int = 0
     restart_at: float = 0.0
     lost: bool = False
-    said: str = ""
+    sentence: str = ""
 
 
 class Supervisor:
@@ -216,18 +216,18 @@ class Supervisor:
         if code is None:
             return
         slot.exit_codes.append(code)
-        slot.said = slot.job.said()
+        slot.sentence = slot.job.last_sentence()
         slot.job.close()
         slot.job = None
         if code in (EXIT_BAD_INPUT, EXIT_WOULD_REPEAT):
             kind = InputError if code == EXIT_BAD_INPUT else ReplicaFailed
-            raise kind(f"{slot.said} (replica {slot.slot})")
+            raise kind(f"{slot.sentence} (replica {slot.slot})")
         used = restarts_used(claims(self.log), slot.slot, self._commits)
         slot.lost = used >= self._max_restarts
         if not slot.lost:
             slot.restarts += 1
             slot.restart_at = time.monotonic() + 0.5 * (used + 1)
-        self._on_end(SlotEnd(slot.slot, code, 0 if slot.lost else slot.restarts, slot.said))
+        self._on_end(SlotEnd(slot.slot, code, 0 if slot.lost else slot.restarts, slot.sentence))
         then = "not started again" if slot.lost else f"restart {slot.restarts}"
         logger.warning("slot %d ended with %d: %s", slot.slot, code, then)
 
@@ -256,7 +256,7 @@ class Supervisor:
         left = sum(not slot.lost for slot in slots) + self._elsewhere
         if left < self.spec.min_quorum:
             ends = "; ".join(
-                f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {slot.said}"
+                f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {slot.sentence}"
                 for slot in slots
                 if slot.lost
             )

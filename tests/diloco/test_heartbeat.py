@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.diloco.heartbeat import Pulse
+from composer_pipeline.diloco.heartbeat import HeartbeatSender
 from composer_pipeline.diloco.log import OuterLog
 
 
@@ -18,4 +18,4 @@ def test_ages_are_of_a_slots_latest_attempt_by_the_stores_clock(
     seen = {(0, 2): 0, (0, 1): 50, (1, 1): 100, (1, 2): 3, (2, 1): -1}
     beats = {who: mine - dt.timedelta(seconds=age) for who, age in seen.items()}
     monkeypatch.setattr(log, "members", lambda: beats)
-    assert Pulse(log, 0, 2, 1.0).ages() == ({0: 0.0, 1: 3.0, 2: -1.0}, mine)
+    assert HeartbeatSender(log, 0, 2, 1.0).ages() == ({0: 0.0, 1: 3.0, 2: -1.0}, mine)

@@ -89,7 +89,7 @@ def test_a_pod_that_was_killed_and_a_job_that_was_deleted_are_losses(cluster, tm
     assert ended(deleted) == LOST
     assert place(tmp_path).find(0) is None
     assert place(tmp_path).find(1) is None
-    assert deleted.said() == f"job {deleted.id}, whose pod is gone"
+    assert deleted.last_sentence() == f"job {deleted.id}, whose pod is gone"
 
 
 def test_another_supervisor_finds_the_running_job_and_starts_none(cluster, tmp_path):
@@ -151,4 +151,4 @@ def test_a_cluster_that_is_away_for_a_while_loses_no_job(cluster, tmp_path, monk
     cluster.token = "another"
     monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.0)
     assert job.poll() == LOST
-    assert "whose output cannot be read" in job.said()
+    assert "whose output cannot be read" in job.last_sentence()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.diloco.heartbeat import EXIT_ASKED, Leaving
+from composer_pipeline.diloco.heartbeat import EXIT_TERMINATED, GracefulExit
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import ComposerError
@@ -61,7 +61,7 @@ from pathlib import Path
 from composer_pipeline.diloco.log import OuterLog
 from tests.diloco.test_true_rounds import delta, joined
 replica = joined(Path(sys.argv[1]), replicas=2, grace_s=1000)
-replica.leaving.install()
+replica.graceful_exit.install()
 put = OuterLog.put_delta
 def put_delta(self, *args):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -74,7 +74,7 @@ finally:
 """
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=env, check=False)
-    assert done.returncode == EXIT_ASKED == 128 + signal.SIGTERM
+    assert done.returncode == EXIT_TERMINATED == 128 + signal.SIGTERM
     log = OuterLog.open(str(tmp_path), "run")
     assert set(log.contributions(1)[0]) == {0}
     assert log.commit(1) is None
@@ -82,13 +82,13 @@ finally:
 
 
 def test_outside_of_an_upload_it_leaves_at_once() -> None:
-    leaving = Leaving()
-    with pytest.raises(SystemExit, match=str(EXIT_ASKED)):
+    leaving = GracefulExit()
+    with pytest.raises(SystemExit, match=str(EXIT_TERMINATED)):
         leaving._on_signal(signal.SIGTERM, None)
-    leaving, steps = Leaving(), list[str]()
+    leaving, steps = GracefulExit(), list[str]()
 
     def upload() -> None:
-        with leaving.afterwards():
+        with leaving.deferred():
             leaving._on_signal(signal.SIGTERM, None)
             steps.append("ended")
 

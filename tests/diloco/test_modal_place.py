@@ -116,7 +116,7 @@ def test_a_service_without_room_is_a_loss_and_a_wrong_request_is_not_repeated(se
     service.full = "RESOURCE_EXHAUSTED"
     one = place(tmp_path).launch(0, 1, {})
     assert ended(one) == LOST
-    assert "Modal made no sandbox: ResourceExhaustedError" in one.said()
+    assert "Modal made no sandbox: ResourceExhaustedError" in one.last_sentence()
     service.full = "INVALID_ARGUMENT"
     wrong = place(tmp_path).launch(0, 2, {})
     assert ended(wrong) == 2
@@ -153,4 +153,4 @@ def test_a_service_that_is_away_for_a_while_loses_no_sandbox(service, tmp_path, 
     service.token = "another"
     monkeypatch.setattr(job, "PATIENCE_S", 0.0)
     assert one.poll() == LOST
-    assert "whose output cannot be read" in one.said()
+    assert "whose output cannot be read" in one.last_sentence()

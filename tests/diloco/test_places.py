@@ -131,7 +131,7 @@ def test_a_service_that_is_away_for_a_while_loses_no_job(service, tmp_path, monk
     service.token = "another"
     monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.0)
     assert job.poll() == LOST
-    assert "whose output cannot be read" in job.said()
+    assert "whose output cannot be read" in job.last_sentence()
 
 
 def test_patience_begins_with_the_last_answer(monkeypatch):

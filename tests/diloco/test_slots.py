@@ -10,7 +10,7 @@ import pytest
 from composer_pipeline.cli.__main__ import main
 from composer_pipeline.diloco import inputs, slots
 from composer_pipeline.diloco.codecs import Delta, encode_delta
-from composer_pipeline.diloco.heartbeat import Pulse
+from composer_pipeline.diloco.heartbeat import HeartbeatSender
 from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import Commit, Contribution, CorruptObject, Included, OuterLog
 from composer_pipeline.diloco.slots import Claim, claim, claim_free, claims, restarts_used
@@ -49,7 +49,7 @@ def test_a_free_slot_is_one_that_nobody_has_or_whose_replica_is_dead(log, tmp_pa
     with pytest.raises(InputError, match=r"run run in .* has no free slot \(1, 2\); end a replica"):
         free(1, 2)
     make_old(tmp_path, "slots/1/1.json")
-    Pulse(log, 1, 1, 60)._beat()  # it loads, and shows that it lives
+    HeartbeatSender(log, 1, 1, 60)._beat()  # it loads, and shows that it lives
     with pytest.raises(InputError, match="no free slot"):
         free(1, 2)
     make_old(tmp_path, "members/1/1.json")
@@ -69,7 +69,7 @@ def test_of_two_that_see_the_same_free_slot_one_takes_it(log, monkeypatch) -> No
 
 
 def test_who_leaves_is_not_waited_for(log: OuterLog) -> None:
-    pulse = Pulse(log, 0, 1, 60)
+    pulse = HeartbeatSender(log, 0, 1, 60)
     pulse.start()
     pulse.start()
     assert list(log.members()) == [(0, 1)]

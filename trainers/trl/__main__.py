@@ -442,7 +442,7 @@ def _round(event: Event) -> str:
 
 def _replica_ended(event: Event) -> str:
     code, went = event["code"], f"replica {event['slot']}"
-    if code < 0:  # it had no time to say why
+    if code < 0:  # a signal left it no time for a sentence
         went += f" was killed ({signal.Signals(-code).name})"
     else:
         went += f" ended with {code} ({event['sentence']})"

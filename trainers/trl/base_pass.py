@@ -48,7 +48,7 @@ def main() -> int:
 
 def _run(folders: Sequence[Path]) -> None:
     recipes = {folder: TrainingRecipe.load(folder / "recipe.yaml") for folder in folders}
-    recipe = recipes[folders[0]]  # all have the run's model
+    recipe = recipes[folders[0]]  # all parts have the run's model
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     resolved = resolve_model(recipe.model)
@@ -78,7 +78,7 @@ def score(
     say: Callable[[str, int, int], None] = lambda channel, done, of: None,
 ) -> BaseScores:
     """Score every hint, and what any replica takes of other channels, unless it is scored."""
-    for channel, rows in coming(recipe, data).items():
+    for channel, rows in rows_to_score(recipe, data).items():
         sequences, shape = _HOW[channel]
         missing = sum(len(part) for _, part in parts(run_dir, channel, range(len(rows))))
         done = len(rows) - missing
@@ -92,7 +92,7 @@ def score(
     return BaseScores.load(run_dir)
 
 
-def coming(recipe: TrainingRecipe, data: TrainingData) -> dict[str, Sequence[Any]]:
+def rows_to_score(recipe: TrainingRecipe, data: TrainingData) -> dict[str, Sequence[Any]]:
     """Return the rows to score by channel: all hints, and other rows that any replica takes."""
     plans = [planned(recipe, data, slot) for slot in range(recipe.diloco.replicas)]
     out: dict[str, Sequence[Any]] = {}

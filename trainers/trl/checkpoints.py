@@ -61,7 +61,7 @@ class ChannelStates:
         """Write the channels' states as they are after ``step`` steps of the run."""
         if self._uploader is not None:
             self._uploader.upload()
-        tensors, numbers = gathered(channels)
+        tensors, numbers = collect_states(channels)
         if not tensors and not numbers:
             return
         file = _folder(self._run_dir, self._slot) / f"channels-{step:08d}.safetensors"
@@ -92,11 +92,11 @@ class ChannelStates:
         with safe_open(str(file), framework="pt") as source:
             numbers = json.loads(source.metadata()["numbers"])
             tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
-        handed_out(channels, tensors, numbers)
+        restore_states(channels, tensors, numbers)
         return True
 
 
-def gathered(channels: "Sequence[Channel[Any]]") -> tuple[dict[str, Tensor], dict[str, Any]]:
+def collect_states(channels: "Sequence[Channel[Any]]") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return all channels' tensors as ``<channel>/<name>``, and their numbers by channel."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
@@ -108,10 +108,10 @@ def gathered(channels: "Sequence[Channel[Any]]") -> tuple[dict[str, Tensor], dic
     return tensors, numbers
 
 
-def handed_out(
+def restore_states(
     channels: "Sequence[Channel[Any]]", tensors: dict[str, Tensor], numbers: dict[str, Any]
 ) -> None:
-    """Give each channel its part of what :func:`gathered` returned."""
+    """Give each channel its part of what :func:`collect_states` returned."""
     for channel in channels:
         prefix = f"{channel.name}/"
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

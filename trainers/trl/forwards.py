@@ -14,7 +14,7 @@ from torch import Tensor
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients
 from trainers.trl.policy import Policy
-from trainers.trl.ranks import Ranks, dealt, idle_share
+from trainers.trl.ranks import Ranks, distribute, idle_share
 from trainers.trl.rows import micro_batches
 from trainers.trl.shared_prefix import Item, Shared, SharedStates, masked_attention, trees_of
 
@@ -22,7 +22,7 @@ Windows = Mapping[str, Sequence[Any]]
 
 
 @dataclass
-class Done:
+class StepResult:
     """The result of a step: this rank's loss, the nodes of all ranks, and the share they idled."""
 
     loss: float = 0.0
@@ -44,7 +44,9 @@ class Forwards:
         self._backward, self._ranks = backward, ranks
         self._faults: list[NotFinite] = []
 
-    def run(self, windows: Windows, gradients: StepGradients, limit: int, *, shared: bool) -> Done:
+    def run(
+        self, windows: Windows, gradients: StepGradients, limit: int, *, shared: bool
+    ) -> StepResult:
         """Run this rank's part of the windows; the gradient is left in the parameters."""
         self._faults.clear()
         run = self._together if shared else self._apart
@@ -55,12 +57,12 @@ class Forwards:
 
     # -- each row by itself --------------------------------------------------------
 
-    def _apart(self, windows: Windows, gradients: StepGradients, limit: int) -> Done:
-        done, loads = Done(), [0] * self._ranks.size
+    def _apart(self, windows: Windows, gradients: StepGradients, limit: int) -> StepResult:
+        done, loads = StepResult(), [0] * self._ranks.size
         for channel in self._channels:
             window = windows[channel.name]
             sizes = [channel.size(row) for row in window]
-            hands = dealt(window, sizes, self._ranks.size)
+            hands = distribute(window, sizes, self._ranks.size)
             loads = [n + sum(map(channel.size, hand)) for n, hand in zip(loads, hands, strict=True)]
             batches = [channel.split(hand, limit) for hand in hands]
             for rows in batches[self._ranks.rank]:
@@ -68,7 +70,7 @@ class Forwards:
                 if not gradients.finite():
                     self._fault([(channel, rows)], "gradient")
             for _ in range(self._missing(batches)):
-                self._for_nothing(channel, window)
+                self._run_idle(channel, window)
             gradients.end_of(channel.name)
         done.idle = idle_share(loads)
         return done
@@ -79,7 +81,7 @@ class Forwards:
             return 0
         return max(map(len, batches)) - len(batches[self._ranks.rank])
 
-    def _for_nothing(self, channel: Channel[Any], window: Sequence[Any]) -> None:
+    def _run_idle(self, channel: Channel[Any], window: Sequence[Any]) -> None:
         """Run the shortest row's forwards and backward with weight 0."""
         numbers, channel.numbers = channel.numbers, channel.numbers.copy()
         loss = channel.loss(self._policy, [min(window, key=channel.size)], window)
@@ -88,17 +90,17 @@ class Forwards:
 
     # -- rows that share forwards --------------------------------------------------
 
-    def _together(self, windows: Windows, gradients: StepGradients, limit: int) -> Done:
+    def _together(self, windows: Windows, gradients: StepGradients, limit: int) -> StepResult:
         items = [
             Item(channel.name, row, channel.sequences(row))
             for channel in self._channels
             for row in windows[channel.name]
         ]
         trees = trees_of(items, limit)
-        hands = dealt(trees, [len(of.tree) for of in trees], self._ranks.size)
+        hands = distribute(trees, [len(of.tree) for of in trees], self._ranks.size)
         batches = [micro_batches(hand, [len(of.tree) for of in hand], limit) for hand in hands]
         loads = [sum(len(of.tree) for of in hand) for hand in hands]
-        done = Done(nodes=sum(loads), idle=idle_share(loads))
+        done = StepResult(nodes=sum(loads), idle=idle_share(loads))
         with masked_attention(self._policy):
             for batch in batches[self._ranks.rank]:
                 done.loss += self._shared_batch(batch, windows, gradients)

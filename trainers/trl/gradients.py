@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from composer_pipeline.errors import ComposerError
-from trainers.trl.ranks import Ranks, is_cut, part
+from trainers.trl.ranks import Ranks, is_sharded, local_part
 
 #: A channel whose share of the norm stays below this for a round is dead.
 DEAD = 1e-6
@@ -50,7 +50,7 @@ class StepGradients:
 
     def finite(self) -> bool:
         """Return whether all gradients on this rank are finite so far."""
-        return math.isfinite(float(get_total_norm([part(g) for g in _present(self._now())])))
+        return math.isfinite(float(get_total_norm([local_part(g) for g in _present(self._now())])))
 
     def end_of(self, channel: str) -> None:
         """In a measured step, move what was gathered since the last call to this channel."""
@@ -103,7 +103,7 @@ class StepGradients:
         self._set([None] * len(self._parameters))
 
     def _forget(self) -> None:
-        # In the same order on every rank, whichever channel comes first there.
+        # In the same order on every rank, whatever runs first there.
         names = self._channels if self.measured else ()
         self._of = {name: [None] * len(self._parameters) for name in names}
 
@@ -124,14 +124,14 @@ class StepGradients:
             torch.zeros_like(p) if g is None and n else g
             for p, g, n in zip(self._parameters, grads, there.tolist(), strict=True)
         ]
-        self._ranks.sum([g for g in _present(out) if not is_cut(g)])
+        self._ranks.sum([g for g in _present(out) if not is_sharded(g)])
         return out
 
     def _norm(self, grads: Sequence[Tensor | None]) -> float:
         there = _present(grads)
-        norm = float(get_total_norm([grad for grad in there if not is_cut(grad)]))
+        norm = float(get_total_norm([grad for grad in there if not is_sharded(grad)]))
         if self._ranks.lockstep:
-            own = get_total_norm([part(grad) for grad in there if is_cut(grad)])
+            own = get_total_norm([local_part(grad) for grad in there if is_sharded(grad)])
             square = own.double().square().cpu().reshape(1)
             self._ranks.sum([square])
             norm = math.sqrt(norm**2 + float(square))
@@ -195,7 +195,7 @@ class Watch:
 
     def end_of_round(self) -> None:
         """Raise ``DeadChannel`` if a channel had no gradient; a short round joins the next."""
-        if self._steps < self._inner:  # in so few, answers may all have been equally good
+        if self._steps < self._inner:  # in so few steps, answers may all have been equally good
             return
         dead = self.unseen
         if dead and self._good:
@@ -215,6 +215,6 @@ def _present(grads: Sequence[Tensor | None]) -> list[Tensor]:
 def _dot(a: Sequence[Tensor | None], b: Sequence[Tensor | None], *, cut: bool) -> float:
     total = 0.0
     for x, y in zip(a, b, strict=True):
-        if x is not None and y is not None and is_cut(x) == cut:
-            total += float((part(x).double() * part(y).double()).sum())
+        if x is not None and y is not None and is_sharded(x) == cut:
+            total += float((local_part(x).double() * local_part(y).double()).sum())
     return total

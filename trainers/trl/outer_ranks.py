@@ -9,10 +9,10 @@ from transformers import TrainerCallback
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
 from composer_pipeline.diloco.checkpoint import bare
-from trainers.trl.ranks import Ranks, is_cut, take_part, whole
+from trainers.trl.ranks import Ranks, is_sharded, set_local_part, whole_copy
 
 
-class Whole:
+class WholeParameters:
     """Stands for a sharded model: its trained parameters, whole, on the CPU."""
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
@@ -36,7 +36,7 @@ class OverRanks(TrainerCallback):
 
     def __init__(self, ranks: Ranks, inner: DiLoCoCallback | None) -> None:
         self._ranks, self._inner = ranks, inner
-        self._whole: Whole | None = None
+        self._whole: WholeParameters | None = None
         self._round, self.position, self.ends_round = 1, 0, False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -78,15 +78,15 @@ class OverRanks(TrainerCallback):
     def _gather(self, model: Any) -> None:
         """Keep whole copies on rank 0 where parameters are sharded; a collective call."""
         named = trainable(model)
-        if not any(map(is_cut, named.values())):
+        if not any(map(is_sharded, named.values())):
             return
         full = {}
         for name, parameter in named.items():
-            tensor = whole(parameter)
+            tensor = whole_copy(parameter)
             if self._ranks.lead:
                 full[name] = tensor.clone().requires_grad_()
         if self._ranks.lead:
-            self._whole = Whole(full)
+            self._whole = WholeParameters(full)
 
     def _follow(
         self,
@@ -147,13 +147,13 @@ class OverRanks(TrainerCallback):
         """Set the trained parameters of every rank to those of rank 0."""
         full = dict(self._whole.named_parameters()) if self._whole is not None else {}
         for name, parameter in trainable(model).items():
-            own = full.get(name)  # rank 0 has adopted into the whole copies, where there are any
-            if not is_cut(parameter):
+            own = full.get(name)  # rank 0 adopted into its whole copies, if any
+            if not is_sharded(parameter):
                 if own is not None:
                     parameter.copy_(own)
                 self._ranks.copy([parameter.data])
                 continue
             one = torch.empty(parameter.shape, dtype=parameter.dtype) if own is None else own.data
             self._ranks.copy([one])
-            take_part(parameter.data, one, self._ranks)
+            set_local_part(parameter.data, one, self._ranks)
         self._whole = None

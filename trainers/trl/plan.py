@@ -159,7 +159,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     """
     import torch
 
-    from trainers.trl.base_pass import base_policy, coming, score
+    from trainers.trl.base_pass import base_policy, rows_to_score, score
     from trainers.trl.policy import load_base
     from trainers.trl.trainer import ComposerTrainer
 
@@ -176,7 +176,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
             seen.append(numbers)
 
     began, scoring = 0.0, 0.0
-    of_run = coming(recipe, data)
+    of_run = rows_to_score(recipe, data)
 
     def on_scored(channel: str, done: int, of: int) -> None:
         nonlocal began, scoring
@@ -213,7 +213,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
 def _short(recipe: TrainingRecipe) -> TrainingRecipe:
     """Return the recipe with three steps of one replica, and every hint kept."""
     channels = recipe.channels.model_dump()
-    channels["sdpo"]["hint_gain"] = False  # the few hints of a probe may all fail it
+    channels["sdpo"]["hint_gain"] = False  # all of a probe's few hints may fail it
     changed = {
         "channels": channels,
         "diloco": {"replicas": 1, "rounds": 1, "inner_steps": PROBE_STEPS},

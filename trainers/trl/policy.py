@@ -21,7 +21,7 @@ from trainers.trl.rows import Row, backbone_and_head, logit_transform, response_
 class Policy:
     """A causal language model, bare or with a LoRA adapter, whose head has no bias."""
 
-    #: Whether the states come out of a forward that rows share.
+    #: Whether the states come from a forward that rows share.
     shared = False
 
     def __init__(
@@ -198,7 +198,7 @@ class Ema(Teacher):
         """Take one step towards the policy, unless it has diverged: an average never recovers."""
         trained = self._trained()
         finite = [torch.isfinite(parameter).all() for parameter in trained.values()]
-        if not bool(torch.stack(finite).all()):  # asked of the device once
+        if not bool(torch.stack(finite).all()):  # one synchronisation with the device
             return
         for name, parameter in trained.items():
             average = self._average[name]

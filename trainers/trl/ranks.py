@@ -35,12 +35,12 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.training.plan import VISIBLE
 from trainers.trl.rows import backbone_and_head
 
-#: Variables by which a process knows its rank, how many there are, and the file where they meet.
+#: Environment variables of a rank: its number, how many there are, and their rendezvous file.
 RANK, RANKS, STORE = "COMPOSER_RANK", "COMPOSER_RANKS", "COMPOSER_RANKS_STORE"
 
 
-#: A rank may wait this long: rank 0 waits for other replicas meanwhile. That a rank has died is
-#: seen at once by who started it.
+#: How long a rank may wait, as rank 0 waits for other replicas; the launcher sees a dead rank at
+#: once.
 PATIENCE = dt.timedelta(hours=4)
 #: Bytes of small tensors that are summed together.
 BUCKET = 64 * 2**20
@@ -68,7 +68,7 @@ class Ranks:
             if not environ.get(name) or (name != STORE and not environ[name].isdecimal()):
                 raise InputError(f"the environment variable {name} is not set, or no number")
         rank, size = int(environ[RANK]), int(environ[RANKS])
-        # transformers warns of every group that it has not made itself.
+        # transformers warns of groups that it has not created itself.
         logging.getLogger("transformers.training_args").addFilter(
             lambda record: "parallel_mode" not in record.getMessage()
         )
@@ -157,8 +157,8 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 T = TypeVar("T")
 
 
-def dealt(items: Sequence[T], sizes: Sequence[int], ranks: int) -> list[list[T]]:
-    """Return each rank's items in their order: the largest first, each to the smallest load."""
+def distribute(items: Sequence[T], sizes: Sequence[int], ranks: int) -> list[list[T]]:
+    """Return each rank's items in their order, assigned largest first to the smallest load."""
     loads, owner = [0] * ranks, [0] * len(items)
     for i in sorted(range(len(items)), key=lambda i: -sizes[i]):
         rank = loads.index(min(loads))
@@ -188,46 +188,46 @@ def shard(model: Any, ranks: Ranks) -> None:
         fully_shard(module, mesh=mesh, ignored_params=whole)
     for module in (*layers, backbone):
         module.set_gradient_divide_factor(1.0)
-        # Gloo has no sum that multiplies first.
+        # Gloo has no reduction with a pre-multiplied sum.
         module.set_force_sum_reduction_for_comms(True)
-    # Sampling must go on until the last rank is through (transformers' synced_gpus).
+    # Sampling must continue until the last rank is done (transformers' synced_gpus).
     model._is_fsdp_managed_module = True
 
 
-def part(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor, or all of an unsharded one."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def is_cut(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Return whether a tensor is sharded."""
     return isinstance(tensor, DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole_copy(tensor: Tensor) -> Tensor:
     """Return a whole copy on the CPU; a collective call for sharded tensors."""
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return full.detach().cpu()
 
 
-def take_part(tensor: Tensor, full: Tensor, ranks: Ranks) -> None:
+def set_local_part(tensor: Tensor, full: Tensor, ranks: Ranks) -> None:
     """Set this rank's part of a tensor from a whole one."""
     pieces: Sequence[Tensor] = full.chunk(ranks.size)
-    own = part(tensor)
-    if own.numel():  # fewer rows than ranks leave the last ones none
+    own = local_part(tensor)
+    if own.numel():  # with fewer rows than ranks the last ones have none
         own.copy_(pieces[ranks.rank])
 
 
 POLL_S = 0.1
-#: For the ranks that a dead one takes along, before it is asked who was first.
+#: Seconds for other ranks to fail after a dead one, before exit codes are read.
 SETTLE_S = 0.5
-#: Between SIGTERM and SIGKILL, where a rank has died; asked to leave, rank 0 may take longer.
+#: Seconds between SIGTERM and SIGKILL after a rank died; on request rank 0 may take longer.
 PATIENCE_S = 5.0
-EXIT_ASKED = 143
+EXIT_TERMINATED = 143
 _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 
 
-class _Asked(Exception):
+class _Terminated(Exception):
     """SIGTERM arrived."""
 
 
@@ -248,10 +248,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def launch(command: Sequence[str], size: int, store: Path) -> int:
     """Start ``size`` processes of a command and supervise them; return an exit code."""
 
-    def asked(*_: object) -> None:
-        raise _Asked
+    def terminate(*_: object) -> None:
+        raise _Terminated
 
-    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGTERM, terminate)
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(size):
@@ -263,13 +263,13 @@ def launch(command: Sequence[str], size: int, store: Path) -> int:
             time.sleep(POLL_S)
         time.sleep(SETTLE_S)
         codes = [rank.poll() for rank in ranks]
-    except _Asked:
+    except _Terminated:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for rank in ranks:
             _send(rank, signal.SIGTERM)
-        for rank in ranks:  # who asked kills what takes too long
+        for rank in ranks:  # the sender of SIGTERM kills what takes too long
             rank.wait()
-        return EXIT_ASKED
+        return EXIT_TERMINATED
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end(ranks)

@@ -82,7 +82,7 @@ def join(options: argparse.Namespace) -> DiLoCoCallback | None:
         url=options.log, run_id=options.run_id, slot=slot, spec=spec, attempt=attempt,
         on_commit=lambda _, info: emit("commit", info),
     )  # fmt: skip
-    callback.replica.leaving.install()
+    callback.replica.graceful_exit.install()
     callback.replica.announce()  # nobody may leave this slot behind while it loads
     _fill(log, there, options)
     return callback
@@ -201,7 +201,7 @@ def train(
     recipe, ranks = TrainingRecipe.load(run_dir / "recipe.yaml"), ranks or Ranks()
     if callback is None:
         callback = DiLoCoCallback.from_env(on_commit=lambda _, info: emit("commit", info))
-        callback.replica.leaving.install()
+        callback.replica.graceful_exit.install()
     replica = callback.replica
     start = callback.start_round()
     ranks.share((run_dir, replica.slot, start))

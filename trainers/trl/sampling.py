@@ -14,7 +14,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.training.chat_template import AnswerReader
 from composer_pipeline.training.rewards import Case, Grade, Grader
 from composer_pipeline.training.rows import Group
-from trainers.trl.ranks import Ranks, dealt
+from trainers.trl.ranks import Ranks, distribute
 
 #: From prompts as ids to one completion each, as ids.
 Generate = Callable[[list[list[int]]], list[list[int]]]
@@ -61,7 +61,7 @@ class Sampler:
         """Return ``size`` answers to each group, from all ranks."""
         ranks = self._ranks
         lengths = [len(group.prompt_ids) for group in groups]
-        hands = dealt(range(len(groups)), lengths, ranks.size)
+        hands = distribute(range(len(groups)), lengths, ranks.size)
         # A sharded model generates on all ranks: one without a group samples a discarded one.
         mine = hands[ranks.rank] or [0] * ranks.lockstep
         prompts = [list(groups[i].prompt_ids) for i in mine for _ in range(self._size)]

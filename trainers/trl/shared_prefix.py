@@ -100,7 +100,7 @@ class Shared:
 def trees_of(items: Sequence[Item], limit: int) -> list[Shared]:
     """Return trees of at most ``limit`` nodes that hold every item once; one item may exceed it."""
     trees: list[Shared] = []
-    # Equal beginnings stand side by side in the order of their prompts.
+    # Sorting by prompt puts equal beginnings side by side.
     for item in sorted(items, key=_beginning):
         if not trees or not trees[-1].take(item, limit):
             trees.append(Shared())

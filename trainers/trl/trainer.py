@@ -35,12 +35,12 @@ from trainers.trl.channels.base import Channel
 from trainers.trl.channels.grpo import Grpo, TrlLoss, mean_length
 from trainers.trl.channels.preference import Dpo, Sft
 from trainers.trl.channels.sdpo import Sdpo
-from trainers.trl.checkpoints import ChannelStates, gathered, handed_out
-from trainers.trl.forwards import Done, Forwards, Windows
+from trainers.trl.checkpoints import ChannelStates, collect_states, restore_states
+from trainers.trl.forwards import Forwards, StepResult, Windows
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
 from trainers.trl.muon import muon
 from trainers.trl.policy import Policy, lora_config, teacher
-from trainers.trl.ranks import Ranks, is_cut, shard
+from trainers.trl.ranks import Ranks, is_sharded, shard
 from trainers.trl.rows import planned, rows_of
 from trainers.trl.sampling import Sampler
 from trainers.trl.shared_prefix import why_not
@@ -175,7 +175,7 @@ class _Part:
     """What a rank reports of a step; it failed where ``reason`` or ``memory`` is set."""
 
     windows: str
-    done: Done = field(default_factory=Done)
+    done: StepResult = field(default_factory=StepResult)
     reason: str = ""
     memory: str = ""
     numbers: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -294,7 +294,7 @@ class ComposerTrainer(GRPOTrainer):
     @property
     def cut(self) -> bool:
         """Whether trained parameters are sharded over the ranks."""
-        return any(map(is_cut, self.policy.parameters()))
+        return any(map(is_sharded, self.policy.parameters()))
 
     # -- hooks of GRPOTrainer ----------------------------------------------------
 
@@ -501,14 +501,14 @@ class ComposerTrainer(GRPOTrainer):
 
     def private(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a restart inside a round needs besides parameters and optimizer."""
-        tensors, channels = gathered(self.channels)
+        tensors, channels = collect_states(self.channels)
         return tensors, {
             "channels": channels, "watch": self._watch.state(), "halved": self._halved,
         }  # fmt: skip
 
     def load_private(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Restore :meth:`private`."""
-        handed_out(self.channels, tensors, numbers["channels"])
+        restore_states(self.channels, tensors, numbers["channels"])
         self._watch.load_state(numbers["watch"])
         if numbers["halved"] and not self._halved:
             self._halved, self._micro_batch_tokens = True, self._micro_batch_tokens // 2

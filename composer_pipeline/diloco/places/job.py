@@ -30,7 +30,7 @@ class Job(Protocol):
     def lines(self) -> list[str]:
         """Return the complete lines written since the last call, if the place has them."""
 
-    def said(self) -> str:
+    def last_sentence(self) -> str:
         """Return its last sentence, for a person."""
 
     def cancel(self) -> None:
@@ -139,7 +139,7 @@ class JobElsewhere(ABC):
         """Return nothing: the output of a replica elsewhere is in the run's log."""
         return []
 
-    def said(self) -> str:
+    def last_sentence(self) -> str:
         """Return the last sentence of the job's output, if the service has it."""
         try:
             return sentence(self._output().splitlines())

@@ -65,7 +65,7 @@ class LocalProcess:
         *lines, self._partial = (self._partial + self._tail.read()).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
-    def said(self) -> str:
+    def last_sentence(self) -> str:
         """Return the last sentence of the output."""
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from composer_pipeline.diloco.fragments import dealt, read_state
+from composer_pipeline.diloco.fragments import fragment_names, read_state
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.outer_optimizer import OuterState, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica
@@ -63,34 +63,34 @@ def layers(count: int = 12) -> dict[str, torch.Tensor]:
 
 
 def test_layers_stay_together_and_neighbours_are_apart() -> None:
-    fragments = dealt(layers(), 3)
+    fragments = fragment_names(layers(), 3)
     numbers = [sorted({int(name.split(".")[2]) for name in part}) for part in fragments]
     assert numbers == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
     assert sorted(name for part in fragments for name in part) == sorted(layers())
-    assert dealt(dict(reversed(layers().items())), 3) == fragments
+    assert fragment_names(dict(reversed(layers().items())), 3) == fragments
 
 
 def test_fragments_are_of_about_the_same_size() -> None:
     """A module outside of the layers stays together too."""
     outside = {"model.embed.weight": 50, "head.weight": 90, "head.bias": 10}
     parameters = layers() | {name: torch.zeros(size) for name, size in outside.items()}
-    fragments = dealt(parameters, 3)
+    fragments = fragment_names(parameters, 3)
     assert [sum(parameters[n].numel() for n in part) for part in fragments] == [100, 98, 96]
     assert fragments[0] == ["head.bias", "head.weight"]
 
 
 def test_of_few_layers_each_parameter_goes_by_itself(toy) -> None:
     parameters = toy.Inner(0).parameters()
-    assert dealt(parameters, 1) == [["0.bias", "0.weight", "2.bias", "2.weight"]]
-    assert dealt(parameters, 2) == TWO
-    assert dealt(parameters, 3) == THREE
+    assert fragment_names(parameters, 1) == [["0.bias", "0.weight", "2.bias", "2.weight"]]
+    assert fragment_names(parameters, 2) == TWO
+    assert fragment_names(parameters, 3) == THREE
     message = "diloco.fragments is 5, and the model has 4 trained tensors"
     with pytest.raises(InputError, match=message):
-        dealt(parameters, 5)
+        fragment_names(parameters, 5)
 
 
 def test_tensors_without_elements_make_no_fragment_empty() -> None:
-    fragments = dealt({f"{n}.w": torch.zeros(0) for n in range(3)}, 3)
+    fragments = fragment_names({f"{n}.w": torch.zeros(0) for n in range(3)}, 3)
     assert sorted(map(len, fragments)) == [1, 1, 1]
 
 
@@ -102,7 +102,7 @@ def test_a_model_of_too_few_tensors_is_refused_before_anything_is_written(tmp_pa
 
 # -- a run of real replicas --------------------------------------------------------------------
 
-#: How the toy's parameters are dealt.
+#: How the toy's parameters are fragment_names.
 TWO = [["0.bias", "0.weight"], ["2.bias", "2.weight"]]
 THREE = [["0.weight"], ["2.weight"], ["0.bias", "2.bias"]]
 

@@ -45,7 +45,7 @@ def trainer(monkeypatch):
 
     # The others went on while this one was loading.
     leaving = SimpleNamespace(install=lambda: None)
-    joined = SimpleNamespace(round=4, slot=1, log=None, leaving=leaving)
+    joined = SimpleNamespace(round=4, slot=1, log=None, graceful_exit=leaving)
     kept: list[Any] = []
     callback = SimpleNamespace(
         slot=1, start_round=lambda: 3, replica=joined, position=lambda: 15, keep=kept.append

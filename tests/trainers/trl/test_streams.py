@@ -19,7 +19,7 @@ from composer_pipeline.training.rows import (
     bytes_of,
     writing_rows,
 )
-from trainers.trl.base_pass import coming
+from trainers.trl.base_pass import rows_to_score
 from trainers.trl.rows import planned
 
 FIELDS = {"grpo": "groups", "sdpo": "hints", "dpo": "pairs", "sft": "demonstrations"}
@@ -158,7 +158,7 @@ def test_a_channel_alone_is_drawn_as_ever(channel):
 def test_what_the_base_scores_is_what_is_drawn_behind_the_hint_gate(draw):
     data = rows_of_states()
     recipe = recipe_of(draw, replicas=2, steps=4)
-    scored = coming(recipe, data)
+    scored = rows_to_score(recipe, data)
     gated = replace(data, hints=SomeRows(data.hints, [1, 2, 5]))
     for slot in range(2):
         for channel, rows in planned(recipe, gated, slot).items():

@@ -21,7 +21,7 @@ from composer_pipeline.training.rewards import Grade
 from composer_pipeline.training.rows import Demonstration, Group, Hint, Pair, TrainingData
 from tests.trainers.trl import toy
 from trainers.trl.outer_ranks import OverRanks
-from trainers.trl.ranks import Ranks, whole
+from trainers.trl.ranks import Ranks, whole_copy
 
 CHANNELS = {
     "grpo": {"weight": 0.7, "groups_per_step": 3, "off_policy_threshold": 0.05},
@@ -115,7 +115,7 @@ class Cases:
         for step in (0, 1):
             trainer.state.global_step = step
             loss = float(trainer.training_step(trainer.model, {}).detach())
-            grads = [whole(p.grad).double().flatten() for p in trainer.policy.parameters()]
+            grads = [whole_copy(p.grad).double().flatten() for p in trainer.policy.parameters()]
             numbers = {k: v for k, v in events[-1][2].items() if k not in OWN}
             out.append((loss, torch.cat(grads), numbers, events[-1][2]))
         return out
@@ -234,7 +234,7 @@ class Cases:
             trainer = self.trainer(given, ranks, callbacks=[outer])
             trainer.train()
             named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()
-            return {name: whole(p).clone() for name, p in named if p.requires_grad}
+            return {name: whole_copy(p).clone() for name, p in named if p.requires_grad}
 
         last = run(ranks, f"{name}-both")
         told = ranks.gather(float(sum(p.double().sum() for p in last.values())))

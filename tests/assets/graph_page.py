@@ -1,7 +1,4 @@
-"""The whole graph as a page: ``python -m tests.assets.graph_page > docs/graph.md`` writes it.
-
-Belongs here: what of the definitions is listed, and how. The definitions are the demo's.
-"""
+"""The whole graph as a page: ``python -m tests.assets.graph_page > docs/graph.md`` writes it."""
 
 from collections.abc import Iterable, Iterator
 

@@ -104,8 +104,8 @@ def test_a_dry_run_publishes_nothing_and_is_not_green(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     made_report = PublishReport("c0ffee", [], 1, {"pairs/train": 2}, True, dry_run)
-    room = importlib.import_module("composer_pipeline.publishing.publish")
-    monkeypatch.setattr(room, "publish", lambda *_, **__: made_report)
+    stage = importlib.import_module("composer_pipeline.publishing.publish")
+    monkeypatch.setattr(stage, "publish", lambda *_, **__: made_report)
     asset: Any = published_dataset
     made = asset(
         config=PublishConfig(repo="a/b", dry_run=dry_run),

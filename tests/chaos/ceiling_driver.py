@@ -3,9 +3,6 @@
     python tests/chaos/ceiling_driver.py        20 random schedules (make chaos-ceiling)
     python tests/chaos/ceiling_driver.py --schedules 1 --chunks 2 --again 1         a short form
 
-Belongs here: processes, kills and the verdict. Does not belong here: what a process does
-(``ceiling_worker``), and kills of replays without Dagster (``chaos_driver``).
-
 Each chunk of the backfill is a process of its own, three at once. About half are killed at a
 random moment of their purchases with SIGKILL and retried, as run retries do. Then runs are
 executed again, which takes the backfill's tags from them, and at last the whole backfill is,

@@ -1,9 +1,5 @@
 """The auditor of the chaos test: it compares the ledger with the provider's own books.
 
-Belongs here: sampling while processes run, the sums of every scope, and what is in the lake
-and in files. Does not belong here: processes (``chaos_driver``), judgement
-(``chaos_figures``).
-
 While calls are in flight two numbers cannot be read at one moment. The truth is read first:
 it only grows, so what the ledger charges later must cover it at any moment in between.
 """

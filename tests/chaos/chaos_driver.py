@@ -3,9 +3,6 @@
     python tests/chaos/chaos_driver.py            every round (make chaos)
     python tests/chaos/chaos_driver.py --short sqlite|postgres     what CI runs
 
-Belongs here: rounds, processes, kills, ceilings that are raised. Does not belong here: how
-the books are compared (``chaos_audit``) and judged (``chaos_figures``).
-
 A round: a lake, a ledger and a provider that harms every fourth request, changes its prices
 and keeps its own books. Workers are real processes that call ``replay``; one of them is
 killed with SIGKILL whenever some tens of requests have come in, and started again. Where

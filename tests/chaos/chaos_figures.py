@@ -1,8 +1,4 @@
-"""What a round of the chaos test found, its bars, and the table.
-
-Belongs here: figures and judgement. Does not belong here: processes and kills
-(``chaos_driver``) or how the figures are taken (``chaos_audit``).
-"""
+"""What a round of the chaos test found, its bars, and the table."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,4 @@
-"""Starting and killing the chaos test's processes.
-
-Belongs here: process ids, signals, logs. Does not belong here: when somebody is killed
-(``chaos_driver``), and what a process does (``chaos_worker``).
-"""
+"""Starting and killing the chaos test's processes."""
 
 import contextlib
 import json

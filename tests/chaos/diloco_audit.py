@@ -1,8 +1,4 @@
-"""What must hold of a DiLoCo run after any fault; each breach is a sentence.
-
-Belongs here: the run's log against plain arithmetic, and how its processes ended. Does not belong
-here: the faults (``diloco_driver``).
-"""
+"""What must hold of a DiLoCo run after any fault; each breach is a sentence."""
 
 import json
 from collections.abc import Sequence

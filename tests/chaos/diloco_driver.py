@@ -2,9 +2,6 @@
 
     python tests/chaos/diloco_driver.py [--places folder s3] [--replicas 2 3 4] [--short]
 
-Belongs here: the faults, and the table. Does not belong here: a replica (``diloco_worker``), and
-what must hold afterwards (``diloco_audit``).
-
 Eight kill points in a round, on a folder and on S3 (moto), with 2, 3 and 4 replicas: the survivors
 commit the round, the killed one is started again and comes to the same end. Then deltas that are
 truncated, corrupt, not finite or huge; clocks that are an hour wrong; SIGSTOP; a replica ten times

@@ -2,9 +2,6 @@
 
     python tests/chaos/diloco_goodput.py [--record benchmarks/results/diloco_goodput.md]
 
-Belongs here: runs of three replicas, and their goodput. Does not belong here: what must hold
-after faults (``diloco_driver``).
-
 Goodput is the share of merged steps in those that the replicas could make in the run's wall time,
 each at the speed of its own steps, over the same share of a run without faults. So the load of the
 machine, which changes from run to run, is in neither. A step sleeps, so that the time is the

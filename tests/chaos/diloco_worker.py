@@ -1,8 +1,5 @@
 """One replica of ``diloco_driver``: a real process that may be killed at eight points.
 
-Belongs here: the loop of a replica, the points, and what spoils a delta. Does not belong here: whom
-to kill, and what must hold afterwards (``diloco_driver``, ``diloco_audit``).
-
 The server that processes are forked from loads this module once: torch alone takes seconds.
 """
 

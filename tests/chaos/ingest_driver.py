@@ -2,9 +2,6 @@
 
     python tests/chaos/ingest_driver.py [--processes 6] [--kills 20] [--places folder s3]
 
-Belongs here: session files that grow, writers that are killed, and the comparison of the two
-lakes. Does not belong here: replays that are killed (``chaos_driver``).
-
 Each writer has a folder of sessions of its own; one session is written by all of them, as
 where two machines share a folder. A round of a writer: its files grow by some lines (the last
 one is sometimes cut in the middle, as of a session that is being written), a real process

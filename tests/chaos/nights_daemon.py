@@ -1,9 +1,5 @@
 """Dagster's daemon, one night after the other, at the test's own clock.
 
-Belongs here: an instance with the settings of ``dagster.yaml``, the daemon's own code for
-schedules, queue, run monitoring and slots, and a launcher that makes a process of each run. Does
-not belong here: what a night meets (``nights_driver``), what a run does (``nights_worker``).
-
 Schedules are ticked at times that the test gives; everything else goes by the machine's clock, but
 that the monitor of slots is as far ahead as it has to wait for (:attr:`Nights.wait_s`).
 """

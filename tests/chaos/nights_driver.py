@@ -3,9 +3,6 @@
     python tests/chaos/nights_driver.py         every step and every trouble (make chaos-nights)
     python tests/chaos/nights_driver.py --only bucket-away teacher-away+parser-raised
 
-Belongs here: what goes wrong in a night, and the verdict. Does not belong here: the daemon
-(``nights_daemon``) and a run's process (``nights_worker``).
-
 The first run of a job is killed with SIGKILL before or after one of its steps; or a teacher is
 absent, or the bucket, for one night; or the parser's version is raised after one; ``+`` joins
 troubles of one night. Two nights later the lake has to hold what that of undisturbed nights holds,

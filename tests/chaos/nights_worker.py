@@ -1,7 +1,6 @@
 """One process of the nights' test: one Dagster run, until done or killed at a step.
 
-Run by ``nights_daemon`` through a fork server. Belongs here: where
-such a process dies, and which parser it has. Does not belong here: when runs start.
+Run by ``nights_daemon`` through a fork server.
 """
 
 import importlib

@@ -1,8 +1,5 @@
 """What every ingest begins with, done once where the processes of the driver are forked from.
 
-Belongs here: the work of such a process, and what it imports. Does not belong here: whom to kill
-(``ingest_driver``).
-
 Without it a process on a busy machine spends its first seconds on imports and on compiling the
 rules of redaction, and every kill would hit those.
 """

@@ -1,9 +1,5 @@
 """What must hold of every converted prefix, written a second time from the rules alone.
 
-Belongs here: a checker of the conversion invariants I1 to I12 that reads a prefix and its
-chat form and knows nothing of how ``chat.messages`` works. Does not belong here:
-converting. Tests run it over made-up transcripts, the bundled sessions and real ones.
-
 The rules, in short: I1 every call is answered exactly once and at once, no call is
 invented; I2 errors are marked; I3 images leave numbered placeholders; I4 text is never
 lost; I5 no role speaks twice in a row; I6 thinking is never sent; I7 no empty turn; I8 call

@@ -21,8 +21,8 @@ from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.teachers.report import ReplayReport, TeacherFigures
-from tests.fixtures.asking import record
 from tests.fixtures.lake_states import DAY
+from tests.fixtures.recorded_calls import record
 
 Run = Callable[..., tuple[int, str, str]]
 Asked = Callable[..., dict[Any, Any]]

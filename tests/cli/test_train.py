@@ -30,7 +30,7 @@ def train(lake, tmp_path, capsys):
 
     def run(*options, **fields) -> tuple[int, str, str]:
         path = tmp_path / "recipe.yaml"
-        path.write_text(yaml.safe_dump({"name": "door", **fields}))
+        path.write_text(yaml.safe_dump({"name": "recipe", **fields}))
         code = 0
         try:
             main(["train", "--recipe", str(path), "--lake", str(lake), *map(str, options)])

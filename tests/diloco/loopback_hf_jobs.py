@@ -1,9 +1,5 @@
 """A loopback Hugging Face Jobs that the real client talks to and that really runs the command.
 
-Belongs here: starting, listing, inspecting, cancelling jobs and their output, with the service's
-paths and stages. Does not belong here: images and hardware, which are recorded and not used, and
-any knowledge of what this project starts.
-
 A command's ``python`` is this interpreter, in a folder that stands for the image's. A job sees its
 own environment and secrets, and of this process's only what a machine always has. Right as on the
 service: no token is a 401, an unknown job a 404, a job that ends with another code than 0 is

@@ -1,9 +1,5 @@
 """A loopback Kubernetes API for Jobs that the real client talks to and that really runs them.
 
-Belongs here: creating, listing, reading and deleting Jobs, their one pod, its output, with the
-API's paths and objects. Does not belong here: images, limits and schedulers, which are recorded and
-not used, and any knowledge of what this project starts.
-
 A command's ``python`` is this interpreter, in a folder that stands for the image's. A pod sees the
 entries of the Secret that its container names, and of this process's variables only what a machine
 always has. Right as on a cluster: no valid token is a 401, an unknown namespace's Secret leaves the

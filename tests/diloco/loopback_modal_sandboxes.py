@@ -1,9 +1,5 @@
 """A loopback Modal for sandboxes that the real client talks to and that really runs them.
 
-Belongs here: the calls that an app, a Secret, an image and a sandbox need, over gRPC, from the
-server classes that Modal's own wheel holds. Does not belong here: images and GPUs, which are
-recorded and not used, and any knowledge of what this project starts.
-
 A command's ``python`` is this interpreter, in a folder that stands for the image's. A sandbox sees
 the entries of its Secrets, and of this process's variables only what a machine always has. Not
 verified on the service: how it words what it refuses, and that a signal is 128 plus its number.

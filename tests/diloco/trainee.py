@@ -1,7 +1,4 @@
-"""One slot through the callback of a Trainer, without a Trainer: each step sleeps.
-
-Belongs here: the order of a Trainer's events. Does not belong here: who is started and killed.
-"""
+"""One slot through the callback of a Trainer, without a Trainer: each step sleeps."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``make dev`` says where things are, makes room for one server only, and ends when told to."""
+"""``make dev`` prints where things are, accepts one server only, and ends on a signal."""
 
 import os
 import signal

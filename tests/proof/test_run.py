@@ -1,4 +1,4 @@
-"""The grid's folders: what is kept, what is refused, and the door that users go through."""
+"""The grid's folders: what is kept, what is refused, and the command that users run."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A student other than the small world's own: its recipes, its window, the door and the report."""
+"""A student other than the small world's own: recipes, window, command and report."""
 
 import json
 
@@ -197,8 +197,8 @@ def test_without_a_device_it_says_so(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_door_measures_steps_then_runs_the_grid(proved, tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the door sets it
+def test_main_measures_steps_then_runs_the_grid(proved, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # main sets it
     (tmp_path / "data").symlink_to(proved / "data")
     argv = [*GRID, "--device", "cpu", "--dtype", "fp32", "--prompts", "64", "--arms", "sft"]
     assert gpu.main([*argv, "--out", str(tmp_path)]) == 0

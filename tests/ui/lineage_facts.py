@@ -1,8 +1,4 @@
-"""What a lineage page shows, as facts: how much of it is which colour, and what Dagster knows.
-
-Belongs here: reading a picture and an answer of GraphQL. Does not belong here: making the picture
-(``test_journey``) and where it stands (README).
-"""
+"""What a lineage page shows, as facts: how much of it is which colour, and what Dagster knows."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What each asset asks its stage for, and what a run tells: no stage is run here."""
+"""The arguments that each asset passes to its stage, and what a run reports; runs no stage."""
 
 import importlib
 import json
@@ -59,8 +59,8 @@ from composer_pipeline.teachers.report import (
 )
 from composer_pipeline.teachers.teachers import TeacherSet
 from examples.demo.profile import demo_settings
-from tests.fixtures.asking import record
 from tests.fixtures.lake_states import DAY, write_session
+from tests.fixtures.recorded_calls import record
 from tests.fixtures.sessions import Script
 
 NEXT = "2026-11-17"
@@ -121,8 +121,8 @@ def test_each_day_of_a_parse_shows_its_own_redactions(
 
     parse = importlib.import_module("composer_pipeline.traces.parse")
     monkeypatch.setattr(parse, "parse_days", lambda *_: found)
-    room = importlib.import_module("composer_pipeline.traces.ingest")
-    monkeypatch.setattr(room, "day_audit", audit)
+    stage = importlib.import_module("composer_pipeline.traces.ingest")
+    monkeypatch.setattr(stage, "day_audit", audit)
     context = dg.build_asset_context(partition_key_range=dg.PartitionKeyRange(DAY, NEXT))
     monkeypatch.setattr(type(context), "add_asset_metadata", lambda *_, **__: None)
     cast(Any, traces.trace_states)(context, lake=lake)
@@ -304,8 +304,8 @@ def test_a_day_shows_what_the_recipe_was_given_and_what_it_dropped(
     drop = {"pair_id": "p", "state_id": "s", "step": "2:text_length_filter", "op": "o",
             "field": "f", "stat": "", "value": "", "bound": ""}  # fmt: skip
     lake.open().write("drops", [drop], day=NEXT, stage="normalize")
-    room = importlib.import_module("composer_pipeline.normalization.stage")
-    monkeypatch.setattr(room, "normalize", lambda *_, **__: found)
+    stage = importlib.import_module("composer_pipeline.normalization.stage")
+    monkeypatch.setattr(stage, "normalize", lambda *_, **__: found)
     context, told = dg.build_asset_context(partition_key=NEXT), []
 
     def add(_: Any, metadata: Any, **at: Any) -> None:

@@ -229,7 +229,7 @@ class Supervisor:
             slot.restart_at = time.monotonic() + 0.5 * (used + 1)
         self._on_end(SlotEnd(slot.slot, code, 0 if slot.lost else slot.restarts, slot.sentence))
         then = "not started again" if slot.lost else f"restart {slot.restarts}"
-        logger.warning("slot %d ended with %d: %s", slot.slot, code, then)
+        logger.warning("slot %d ended with %d; %s", slot.slot, code, then)
 
     def _start(self, slot: _Slot) -> None:
         attempt = claim(self.log, slot.slot, again=slot.restarts > 0)

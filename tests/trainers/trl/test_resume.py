@@ -414,7 +414,7 @@ def test_what_cannot_be_extended_is_said(short, tmp_path):
     for rounds in (1, 2):
         with pytest.raises(InputError, match=f"--rounds {rounds}: short already has 2 rounds"):
             extended(short, rounds)
-    with pytest.raises(InputError, match=r"holds no finished training run.*goes on with the"):
+    with pytest.raises(InputError, match=r"holds no finished training run.*continues with the"):
         extended(tmp_path / "nowhere", 3)
     longer, folder = extended(short, 3), tmp_path / "longer"
     for base, rows, odd in (("other", "rows", "model"), ("base", "other", "rows")):

@@ -109,7 +109,7 @@ def write_report(out: Path, cells: Sequence[Cell], student: str = "") -> None:
 
 def page(cells: Sequence[Cell], student: str = "") -> str:
     """Return the report as Markdown; see :func:`write_report`."""
-    parts = ["# Proof on the small world\n", (__doc__ or "").split("\n\n", 2)[2]]
+    parts = ["# Proof on the small world\n", (__doc__ or "").split("\n\n", 1)[1]]
     parts += [f"{student}\n"] if student else []
     settings = list(dict.fromkeys(cell.setting for cell in cells))
     for setting in settings:

@@ -104,18 +104,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Glob": {"path": "."},
     "LS": {"path": "."},
 }
-_NO_DEFAULTS: dict[str, Any] = {}
-_EDITS = {"Edit", "MultiEdit"}
-_EDIT_STRINGS = frozenset({"old_string", "new_string", "edits"})
-_FILE_TOOLS = {
-    "Read",
-    "Write",
-    "Edit",
-    "MultiEdit",
-    "NotebookEdit",
-    "NotebookRead",
-    *CLASSES["search"],
-}
+_FILE_TOOLS = {"Read", "NotebookRead", *CLASSES["edit"], *CLASSES["search"]}
 
 
 def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:
@@ -123,15 +112,16 @@ def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:
     name = tool_name(call.name)
     cosmetic = _COSMETIC.get(name, ())
     # Whitespace inside the strings of an edit matters; elsewhere it is spelling.
-    exact = _EDIT_STRINGS if name in _EDITS else frozenset[str]()
+    exact = ("old_string", "new_string", "edits") if name in ("Edit", "MultiEdit") else ()
     given = {k: v for k, v in call.arguments.items() if v is not None and k not in cosmetic}
     args = {key: value if key in exact else _text(value) for key, value in given.items()}
-    args = _of_tool(name, args, place)
-    defaults = _DEFAULTS.get(name, _NO_DEFAULTS)
+    _resolve(name, args, place)
+    defaults = _DEFAULTS.get(name, {})
     return {k: v for k, v in args.items() if k not in defaults or v != defaults[k]}
 
 
-def _of_tool(name: str, args: dict[str, Any], place: Place) -> dict[str, Any]:
+def _resolve(name: str, args: dict[str, Any], place: Place) -> None:
+    """Parse commands and resolve paths, in place."""
     if name == "Bash":
         if isinstance(args.get("command"), str):
             args["command"] = shell_meaning.canonical_line(args["command"], place)
@@ -140,16 +130,17 @@ def _of_tool(name: str, args: dict[str, Any], place: Place) -> dict[str, Any]:
             if isinstance(args.get(key), str):
                 args[key] = place.path(args[key])
         if name == "Read":
-            _lines(args)
-        elif name == "Glob" and isinstance(args.get("pattern"), str):
-            args = _glob(args, place)
+            _number_window(args)
+        elif name == "Glob" and isinstance(pattern := args.get("pattern"), str):
+            # The folder becomes part of the pattern.
+            folder = str(args.pop("path", "."))
+            whole = pattern.startswith(("/", "~")) or folder == "."
+            args["pattern"] = place.path(pattern if whole else f"{folder}/{pattern}")
     elif name == "TodoWrite" and isinstance(args.get("todos"), list):
         args["todos"] = [t.get("status") if isinstance(t, Mapping) else t for t in args["todos"]]
-    return args
 
 
-def _lines(args: dict[str, Any]) -> None:
-    """Convert a Read's window to numbers, counted from 1."""
+def _number_window(args: dict[str, Any]) -> None:
     for key in ("offset", "limit"):
         value = args.get(key)
         if isinstance(value, str) and value.strip().isdigit():
@@ -166,14 +157,6 @@ def _text(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _text(item) for key, item in value.items()}
     return value
-
-
-def _glob(args: dict[str, Any], place: Place) -> dict[str, Any]:
-    """Fold the folder into the pattern."""
-    folder = str(args.get("path", "."))
-    pattern = str(args["pattern"])
-    full = pattern if pattern.startswith(("/", "~")) or folder == "." else f"{folder}/{pattern}"
-    return {**{k: v for k, v in args.items() if k != "path"}, "pattern": place.path(full)}
 
 
 @dataclass(frozen=True)

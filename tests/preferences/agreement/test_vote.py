@@ -74,7 +74,7 @@ def test_no_replies():
     assert (got.winner_action, got.n_families, got.winner_level) == (None, 0, Level.NONE)
 
 
-def testcomplete_linkage_does_not_chain():
+def test_complete_linkage_does_not_chain():
     near, far = Level.L2, Level.L4
     distance = [[Level.L0, near, far], [near, Level.L0, near], [far, near, Level.L0]]
     assert complete_linkage([False] * 3, distance) == [[0, 1], [2]]

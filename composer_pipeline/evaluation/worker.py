@@ -48,8 +48,8 @@ def measure_run(run_dir: Path, max_new_tokens: int) -> dict[str, str]:
     resolved = resolve_model(recipe.model)
     import torch
 
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
+    if recipe.threads_alone:
+        torch.set_num_threads(recipe.threads_alone)
     found = measure(
         read_states(run_dir / FOLDER / STATES),
         load_arms(resolved, run_dir, recipe),

@@ -1,6 +1,7 @@
 """The training recipe: model, channels, rows, length and optimizer of a run, and their checks."""
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -482,6 +483,14 @@ class TrainingRecipe(Part):
             raise ValueError(
                 f"ranks.sharding fsdp2 with lora.r 0 cannot use optimizer {self.optimizer}"
             )
+
+    @property
+    def threads_alone(self) -> int:
+        """CPU threads of a process that runs while no replica does: those of all local replicas."""
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):  # not on macOS
+            cores = len(os.sched_getaffinity(0))
+        return max(self.threads, min(self.threads * self.diloco.here, cores))
 
     @property
     def rounds(self) -> int:

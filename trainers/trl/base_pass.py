@@ -49,8 +49,8 @@ def main() -> int:
 def _run(folders: Sequence[Path]) -> None:
     recipes = {folder: TrainingRecipe.load(folder / "recipe.yaml") for folder in folders}
     recipe = recipes[folders[0]]  # all parts have the run's model
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
+    if recipe.threads_alone:
+        torch.set_num_threads(recipe.threads_alone)
     resolved = resolve_model(recipe.model)
     policy = base_policy(resolved, recipe, load_tokenizer(resolved))
     for folder, taking in recipes.items():

@@ -203,7 +203,7 @@ class InnerCheckpoint:
         if odd := [name for name in names if found.identity.get(name) != identity.get(name)]:
             raise InputError(
                 f"{self._path} was written with another {' and '.join(odd)}: train with what it was"
-                " written with, or remove the file to go on from the last committed round"
+                " written with, or remove the file to resume from the last committed round"
             )
         if (found.round, found.base_sha) == (replica.round, replica.sha):
             return found

@@ -39,11 +39,11 @@ class _Integers(NamedTuple):
         return (1 << self.bits - 1) - 1
 
     def blocks(self, count: int) -> int:
-        """Return the scales of a parameter with so many elements."""
+        """Return the number of scales of a parameter with ``count`` elements."""
         return -(-count // self.block)
 
     def size(self, count: int) -> int:
-        """Return the bytes of the integers of a parameter with so many elements."""
+        """Return the bytes of the integers of a parameter with ``count`` elements."""
         return -(-count * self.bits // 8)
 
 
@@ -220,10 +220,8 @@ _LONGEST_HEADER = 100_000_000
 def encode_state(state: OuterState, steps: Callable[[], Iterable[Step]] | None = None) -> Pieces:
     """Return a state as safetensors bytes; equal states give equal bytes.
 
-    Args:
-        state: gives names and shapes; and the values, where ``steps`` is None.
-        steps: makes the values, in the order of names: the state after an outer step, of which
-            one tensor is in memory at a time.
+    ``steps``, in the order of names, gives the values after an outer step, of which one tensor is
+    in memory at a time; by default they are the state's own.
     """
     names = sorted(state.theta)
     shapes = {name: tuple(state.theta[name].shape) for name in names}

@@ -118,10 +118,7 @@ def collect(log: OuterLog, spec: DiLoCoSpec, round_: int) -> None:
 def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors, Commit]:  # noqa: A002
     """Return the parameters after a round, by name (fp32 on the CPU), and its commit.
 
-    Args:
-        url: folder or URL of the log.
-        run_id: the run.
-        round: None means the last committed round; 0 is the initial state.
+    By default of the last committed round; 0 is the initial state.
 
     Raises:
         InputError: the run has no such commit, or its objects were removed.
@@ -137,7 +134,7 @@ def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors
         return _rebuilt_state(log, commit).theta, commit
     except CorruptObject:
         if round is None and log.last_round() > wanted:
-            return read_state(url, run_id)  # removed meanwhile by a run that goes on
+            return read_state(url, run_id)  # an active run has removed it meanwhile
         states = log.store.list("state")
         kept = [int(entry.key.removeprefix("state/").partition("-")[0]) for entry in states]
         if kept and wanted < min(kept):

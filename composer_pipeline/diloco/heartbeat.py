@@ -78,7 +78,7 @@ class HeartbeatSender:
 
 
 class GracefulExit:
-    """SIGTERM ends the process at once, or after an upload that has begun."""
+    """SIGTERM ends the process at once, or after an upload in progress."""
 
     def __init__(self) -> None:
         self._busy, self.terminated = 0, False

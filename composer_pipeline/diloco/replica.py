@@ -93,14 +93,8 @@ class SyncResult:
 class Replica(Follower):
     """One slot of a run, which follows it and contributes.
 
-    Args:
-        log: the run's log.
-        spec: what this replica expects; ``model_signature`` is filled in by ``join``.
-        slot: 0-based, below ``spec.replicas``.
-        attempt: 1-based start of the slot; a restart must use a new number.
-
-    Raises:
-        InputError: the slot is outside of the spec.
+    ``join`` fills in the spec's ``model_signature``. ``attempt`` is the 1-based start of the slot;
+    a restart must use a new number.
     """
 
     #: ``DiLoCoSpec.base`` of this process; set before joining.
@@ -413,9 +407,8 @@ class Replica(Follower):
     def _propose(self, offers: Mapping[int, Contribution]) -> Commit | None:
         """Merge what is valid, store the result, and return the commit to create.
 
-        None where too few deltas are valid and a missing slot may still bring one. If all
-        slots have contributed and too few are valid, the round is committed empty: the state
-        stays, and the run continues with the next round.
+        None where too few deltas are valid and a missing slot may still bring one; once all slots
+        have contributed, such a round is committed empty, and the state stays.
         """
         deltas: dict[int, Delta] = {}
         norms: dict[int, float] = {}

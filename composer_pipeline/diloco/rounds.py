@@ -70,9 +70,8 @@ def _growth(steps: int) -> float:
     return math.sqrt(steps or 1)
 
 
-#: A slot counts as the fastest only if one of so many rounds that merged something included it: a
-#: vanished slot would keep the others' rounds short for ever, and a restarted one would be waited
-#: for if it were forgotten at once.
+#: A slot counts as the fastest only if one of the last three rounds that merged something included
+#: it: a vanished slot must not keep the others' rounds short, nor a restarted one be waited for.
 REMEMBERED = 3
 
 

@@ -20,15 +20,7 @@ LOOK_S = 1.0
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One start of a slot.
-
-    Attributes:
-        slot: 0-based.
-        attempt: 1-based, over all machines.
-        after: last committed round at that time.
-        again: whether a supervisor restarted it after a crash.
-        host: name of the machine, for people.
-    """
+    """One start of a slot after round ``after``; ``again``: as a restart after a crash."""
 
     slot: int
     attempt: int

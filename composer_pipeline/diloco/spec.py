@@ -28,7 +28,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def outer_defaults(merges: int, replicas: int) -> tuple[float, float]:
-    """Return the outer ``(learning rate, momentum)`` for ``replicas`` and so many merges.
+    """Return the outer ``(learning rate, momentum)`` for ``replicas`` and ``merges``.
 
     Momentum for runs long enough to benefit; plain averaging for shorter ones and for one
     replica, where it leaves the inner optimizer's result as it is.
@@ -89,7 +89,7 @@ class DiLoCoRules(BaseModel):
     max_empty_rounds: int = Field(1, ge=0)
     """Rounds that may merge nothing; one more, and the run fails."""
     norm_guard: float | None = Field(30.0, gt=1)
-    """A replica's change above so many times the median of recent ones is left out; null: never."""
+    """A replica's change above this multiple of the recent median is left out; null: never."""
     late_decay: float = Field(0.0, ge=0, le=1)
     """Share of a change that came too late which its replica's next one carries; 0 drops it."""
     heartbeat_timeout_s: float = Field(30.0, gt=0)
@@ -116,8 +116,8 @@ class DiLoCoRules(BaseModel):
 class DiLoCoSpec(DiLoCoRules):
     """The agreement between the replicas, written once to ``spec.json`` of the run.
 
-    ``rounds`` is the run's end (R): without it a late replica would go on training after its peers
-    have stopped.
+    ``rounds`` is the run's end (R): without it a late replica would keep training after its
+    peers have stopped.
     """
 
     rounds: int = Field(ge=1)

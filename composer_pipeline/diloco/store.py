@@ -101,7 +101,7 @@ def failure_of(error: Exception, url: str, key: str, verb: str, *, first: bool) 
         return kind(f"{what}: it is not there; check whether the place was emptied")
     reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
     return kind(
-        f"{what}: the store cannot be reached ({reason}); look at the network and the endpoint"
+        f"{what}: the store cannot be reached ({reason}); check the network and the endpoint"
     )
 
 
@@ -114,12 +114,7 @@ def _disk_is_full(error: Exception) -> str:
 
 
 class Pieces:
-    """Bytes in pieces, made anew for each pass: to hash, to send, to send again.
-
-    Args:
-        size: of all pieces, in bytes.
-        make: returns the pieces; the same bytes in each pass.
-    """
+    """``size`` bytes in pieces, made anew for each pass: to hash, to send, to send again."""
 
     def __init__(self, size: int, make: Callable[[], Iterator[bytes | memoryview]]) -> None:
         self._size, self._make = size, make
@@ -165,8 +160,8 @@ class ObjectStore:
     """Objects below ``prefix`` of one folder or bucket URL.
 
     Every method raises ``InputError``, ``StorageError`` or ``StoreFailed`` with one sentence:
-    at once while ``patience_s`` is 0, as it is at first, later once retries have failed for so many
-    seconds.
+    at once while ``patience_s`` is 0, as it is at first, later once retries have failed for that
+    long.
 
     Args:
         url: a folder path, or any URL that ``obstore.store.from_url`` knows (``s3://…``).

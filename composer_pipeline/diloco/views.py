@@ -74,7 +74,7 @@ def history(log: OuterLog) -> History:
     """Read a run; raises ``InputError`` where nothing of it is there."""
     spec = log.spec()
     if spec is None:
-        raise InputError(f"{log.store.url} holds no DiLoCo run {log.run_id} that has begun")
+        raise InputError(f"{log.store.url} holds no DiLoCo run {log.run_id} that has started")
     commits = [commit for commit in log.commits() if commit.round]
     written = {entry.key: entry.last_modified for entry in log.store.list("")}
     last = written.get(f"rounds/{commits[-1].round}/commit.json") if commits else None

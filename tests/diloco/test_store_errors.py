@@ -62,7 +62,7 @@ def store(tmp_path: Path) -> ObjectStore:
         (FORBIDDEN, "it is forbidden; let these credentials list, read and write"),
         (UnauthenticatedError("401"), "not accepted; set those of the store in the environment"),
         (FileNotFoundError("<Code>NoSuchBucket</Code>"), "there is no such bucket; make it"),
-        (UNREACHABLE, r"cannot be reached \(Generic S3 error: error sending request\); look at"),
+        (UNREACHABLE, r"cannot be reached \(Generic S3 error: error sending request\); check"),
     ],
 )
 def test_a_failure_names_the_objects_purpose_and_the_remedy(store, error, says) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.diloco import views
-from composer_pipeline.diloco.heartbeat import Pulse
+from composer_pipeline.diloco.heartbeat import HeartbeatSender
 from composer_pipeline.diloco.log import Commit, Included, OuterLog, Rejected
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import SlotEnd
@@ -88,7 +88,7 @@ def test_what_was_rejected_is_late_or_missing_says_so(tmp_path: Path) -> None:
     spec = DiLoCoSpec(rounds=2, inner_steps=1, replicas=4, heartbeat_timeout_s=50)
     log.agree(spec)
     for slot in (0, 1, 2):
-        Pulse(log, slot, 1, 1.0)._beat()
+        HeartbeatSender(log, slot, 1, 1.0)._beat()
     part = Included(0, "k", "", 12, 1.0, 7, 1)
     log.try_commit(Commit(0, (), (), "", "s", "k", 1, 0))
     log.try_commit(Commit(1, (part,), (Rejected(1, "not <finite>"),), "s", "t", "k", 1, 0, 7))
@@ -103,7 +103,7 @@ def test_what_was_rejected_is_late_or_missing_says_so(tmp_path: Path) -> None:
 
 
 def test_a_log_that_has_not_begun_has_no_picture(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no DiLoCo run other that has begun"):
+    with pytest.raises(InputError, match="holds no DiLoCo run other that has started"):
         history(OuterLog.open(str(tmp_path), "other"))
     assert read_timeline(tmp_path) is None
     (tmp_path / "report").mkdir()

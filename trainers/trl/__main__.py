@@ -1,7 +1,7 @@
 """Train one recipe: ``python -m trainers.trl --recipe R --lake L --run-dir D``, also under Dagster.
 
 Prepares the run folder, starts the replicas and writes the results. Exit codes: 0 done, 2 bad
-input, 1 anything else. An interrupted run goes on at its last committed round; a run in which no
+input, 1 anything else. An interrupted run resumes at its last committed round; a run in which no
 round merged anything has failed. ``composer.json`` is written last and makes the folder complete.
 """
 
@@ -263,7 +263,7 @@ def held_out_recipe(
 
 
 def taking(recipe: TrainingRecipe, rows: Mapping[str, int]) -> TrainingRecipe:
-    """Return a recipe of one step that takes so many rows of each channel."""
+    """Return a recipe of one step that takes this many rows of each channel."""
     sizes: dict[str, dict[str, Any]] = {
         "grpo": {"groups_per_step": rows.get("grpo", 0), "source": "recorded"},
         "sdpo": {

@@ -283,7 +283,7 @@ def test_what_was_kept_with_something_else_is_refused(start, tmp_path, odd):
     file = kept_in(tmp_path / "two")
     file.parent.mkdir(parents=True)
     file.write_bytes(kept)
-    with pytest.raises(InputError, match=f"another {odd}.*remove the file to go on from the last"):
+    with pytest.raises(InputError, match=f"another {odd}.*remove the file to resume from the last"):
         start("two", **changed)
     assert file.read_bytes() == kept
     file.unlink()
@@ -418,7 +418,7 @@ def test_what_cannot_be_extended_is_said(short, tmp_path):
         extended(tmp_path / "nowhere", 3)
     longer, folder = extended(short, 3), tmp_path / "longer"
     for base, rows, odd in (("other", "rows", "model"), ("base", "other", "rows")):
-        with pytest.raises(InputError, match=f"short cannot be extended: its {odd} have changed"):
+        with pytest.raises(InputError, match=f"short cannot be extended: its {odd} changed"):
             take_over(longer, folder, base, rows)
     changes: dict[str, dict[str, Any]] = {
         "diloco.rounds": {"diloco": longer.diloco.model_copy(update={"rounds": 2})},

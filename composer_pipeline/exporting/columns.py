@@ -335,10 +335,7 @@ def _sampled(lake: Lake, path: Path, rules: PreferenceRules, left: Counter[str])
         for table in DATASETS
         for row in lake.iter_rows(table, columns=["session_id"])
     }
-    placed = []
-    for row in rows:
-        if row["session_id"] in split_of:
-            placed.append({**row, "split": split_of[row["session_id"]]})
-        else:
-            left["session_not_in_dataset"] += 1
-    return placed
+    placed = [row for row in rows if row["session_id"] in split_of]
+    if others := len(rows) - len(placed):
+        left["session_not_in_dataset"] += others
+    return [{**row, "split": split_of[row["session_id"]]} for row in placed]

@@ -206,11 +206,9 @@ _USER_TEXTS, _USER_CHARS = 4, 4000
 class Excluded:
     """A usable reply that may not vote; ``kind`` is ``empty`` or ``other_language``."""
 
-    teacher: str
-    family: str
-    model: str
+    reply: Reply
     kind: str
-    detail: str = ""
+    detail: str
 
 
 def screen(
@@ -222,16 +220,15 @@ def screen(
     out: list[Excluded] = []
     spoken: frozenset[str] | None = None
     for reply in replies:
-        author = (reply.teacher, reply.family, reply.model)
         if not reply.action.tool_calls and not reply.action.text.strip():
-            out.append(Excluded(*author, "empty", "the reply has neither text nor a tool call"))
+            out.append(Excluded(reply, "empty", "the reply has neither text nor a tool call"))
             continue
         language = language_of(prose_of(reply.action))
         if language and spoken is None:
             spoken = _spoken(messages, own)
         if language and spoken and language not in spoken:
             detail = f"the reply is in {language}, the session in {', '.join(sorted(spoken))}"
-            out.append(Excluded(*author, "other_language", detail))
+            out.append(Excluded(reply, "other_language", detail))
             continue
         kept.append(reply)
     return kept, out

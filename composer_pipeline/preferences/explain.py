@@ -103,7 +103,7 @@ def _reply_entries(
     }
     winners = {reply.teacher for reply in outcome.members}
     controls = {reply.teacher for reply in outcome.controls}
-    excluded = {reply.teacher: reply for reply in outcome.excluded}
+    excluded = {out.reply.teacher: out for out in outcome.excluded}
     used = {reply.teacher: reply for reply in replies}
     newest = {
         row["teacher"]: row["request_hash"]

@@ -193,7 +193,7 @@ def vote(
         voters=tuple(item.reply for item in voters),
         same_family=tuple(item.reply for item in rest),
         controls=tuple(item.reply for item in controls),
-        excluded=tuple(sorted(excluded, key=lambda e: (e.family, e.teacher, e.kind))),
+        excluded=tuple(sorted(excluded, key=lambda e: (e.reply.family, e.reply.teacher, e.kind))),
         n_usable=len(kept),
         n_families=len(voters),
     )

@@ -79,7 +79,7 @@ def vote_row(
 
     ``rows`` are those of the table ``replies`` for the state, ``replies`` the usable ones.
     """
-    excluded = {reply.teacher for reply in outcome.excluded}
+    excluded = {out.reply.teacher for out in outcome.excluded}
     controls = {reply.teacher for reply in outcome.controls}
     raters: list[tuple[str, str, Action]] = [
         (AGENT, "", state.action),
@@ -116,7 +116,10 @@ def vote_row(
             for (i, (_, _, a)), (_, (name, _, b)) in combinations(enumerate(raters), 2)
         ],
         "winners": sorted(reply.teacher for reply in outcome.members),
-        "unusable": [*unusable, *(f"{e.teacher}: {e.kind}: {e.detail}" for e in outcome.excluded)],
+        "unusable": [
+            *unusable,
+            *(f"{e.reply.teacher}: {e.kind}: {e.detail}" for e in outcome.excluded),
+        ],
         "cost_picodollars": sum(row["cost_picodollars"] or 0 for row in rows),
         "simulated": any(reply.simulated for reply in replies),
     }

@@ -77,7 +77,7 @@ def test_another_language_is_named_and_kept_out():
     english = Action("I have fixed the totals in the cart, and all of the tests are green now.")
     kept, out = screen(user(ENGLISH), READ, [rep("a", chinese), rep("b", english)])
     assert [reply.family for reply in kept] == ["b"]
-    assert (out[0].teacher, out[0].kind) == ("t-a", "other_language")
+    assert (out[0].reply.teacher, out[0].kind) == ("t-a", "other_language")
     assert out[0].detail == "the reply is in zh, the session in en"
     got = vote(state_of(READ, user(ENGLISH)), [rep("a", chinese), rep("b", english)])
     assert (got.n_usable, got.n_families, len(got.excluded)) == (1, 1, 1)
@@ -183,7 +183,7 @@ def test_order_does_not_matter_and_nothing_is_lost(own, replies, shuffle):
     assert vote(state_of(own), other) == got
     accounted = [*got.voters, *got.same_family, *got.controls]
     assert len(accounted) + len(got.excluded) == len(replies)
-    assert {r.teacher for r in accounted} | {e.teacher for e in got.excluded} == {
+    assert {r.teacher for r in accounted} | {e.reply.teacher for e in got.excluded} == {
         r.teacher for r in replies
     }
     assert len({r.family for r in got.voters}) == len(got.voters) == got.n_families

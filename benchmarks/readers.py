@@ -167,7 +167,7 @@ def page(rows: list[str], truth: dict[str, dict[str, int]]) -> str:
             f"`make bench-readers`: {len(truth)} real sessions and four hand-made ones. *Right*:"
             " files with as many",
             "steps as the model answered in the main conversation; an answer that the client made"
-            " up is none.",
+            " up does not count.",
             "Steps, calls and results are of the files that a reader reads. *Of 2 answers*: steps"
             " that two answers",
             "with parallel tools became. *Rewound*, *compacted*: messages that stand before the"

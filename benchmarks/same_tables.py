@@ -10,7 +10,7 @@ the first of them ``replay`` (every teacher of the demo on the loopback provider
 What a replay buys depends on time and chance by nature: how long a call took, when, under which
 generation id. VOLATILE names those columns and, of a recorded answer, those fields; a table that
 has some is compared row by row without them. Prints a table; exits 1 where anything differs.
-The books of the ledger are left out: they are told apart by times and process ids.
+The ledger is left out: its rows differ by times and process ids.
 
 REV is checked out into a temporary worktree and installed without its dependencies into a
 temporary folder, so that its entry points resolve: both sides use this environment's packages.

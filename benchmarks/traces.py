@@ -1,4 +1,4 @@
-"""Speed, memory and size of the traces room, beside other readers of the same files.
+"""Speed, memory and size of reading sessions, beside other readers of the same files.
 
 Builds a corpus by repeating real session files with fresh ids, then measures CPU
 seconds on one core. Without the shared corpus the bundled sample sessions are repeated,

@@ -8,7 +8,7 @@ wrote. Beside it, the same rows as ``pyarrow`` writes them by default with zstd,
 the measure can fail.
 
 With ``--lake`` the same is measured on a lake's own dataset (``benchmarks/publish.py --keep DIR``
-makes one of real sessions), copied, through the doors: ``publish``, ``withdraw`` of the session
+makes one of real sessions), copied, with the commands: ``publish``, ``withdraw`` of the session
 with the median number of pairs, ``dataset``, ``publish``. There the whole commits count, card,
 pictures and all configurations included.
 
@@ -133,7 +133,7 @@ def uploaded(folder: Path, groups: int, megabytes: int, *, by_group: bool) -> di
     }
 
 
-def through_the_doors(source: Path, folder: Path) -> dict[str, Any]:
+def with_the_commands(source: Path, folder: Path) -> dict[str, Any]:
     """Publish a copy of a lake, withdraw a session of it, publish again; return the bytes."""
     shutil.copytree(source, folder / "lake")
     lake = Lake(folder / "lake")
@@ -173,7 +173,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.lake:
         with tempfile.TemporaryDirectory(prefix="bench-withdrawal-") as folder:
-            found = through_the_doors(options.lake, Path(folder))
+            found = with_the_commands(options.lake, Path(folder))
         print(
             "sessions with pairs {sessions}, of the withdrawn one {pairs}; files {first_mb:.1f}, "
             "then {second_mb:.1f} MB; uploaded again {again_mb:.1f} MB ({share:.1%}); second "

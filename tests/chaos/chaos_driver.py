@@ -4,7 +4,7 @@
     python tests/chaos/chaos_driver.py --short sqlite|postgres     what CI runs
 
 A round: a lake, a ledger and a provider that harms every fourth request, changes its prices
-and keeps its own books. Workers are real processes that call ``replay``; one of them is
+and keeps its own accounts. Workers are real processes that call ``replay``; one of them is
 killed with SIGKILL whenever some tens of requests have come in, and started again. Where
 ceilings bind they are raised only when every worker has been refused. Work that is over
 before its kills is continued with more sessions, so a fast machine kills as often as a slow

@@ -49,7 +49,7 @@ def _round(log: OuterLog, before: Commit, commit: Commit) -> list[str]:
     if commit.base_sha != before.state_sha:
         wrong.append(f"round {commit.round} is not on round {before.round}")
     if commit.empty and not commit.reasons:
-        wrong.append(f"round {commit.round} is empty and says not why")
+        wrong.append(f"round {commit.round} is empty and gives no reason")
     made = {e.key: e.last_modified for e in log.store.list(f"rounds/{commit.round}")}
     at = made[f"rounds/{commit.round}/commit.json"]
     for slot in log.contributions(commit.round)[0]:

@@ -26,6 +26,8 @@ SMALL = 80
 REASONS = {
     "composer_pipeline/diloco/places/": "one file a place that a recipe can name",
     "trainers/trl/channels/": "one file a channel",
+    "losses/": "one file a loss",
+    "assets/": "one file a stage",
     "__main__.py": "what `python -m` runs",
     "composer_pipeline/testing/samples.py": "what examples and tests import",
 }

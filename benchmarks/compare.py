@@ -70,7 +70,8 @@ def _diloco(tool: str, arm: str) -> Figure:
 JOBS = (
     Job(
         "Traces",
-        "speed on 572 MB of sessions, relative to `orjson.loads` of the same lines (higher is faster)",
+        "speed on 572 MB of sessions, relative to `orjson.loads` of the same lines"
+        " (higher is faster)",
         "make bench-traces",
         (
             _traces("composer-pipeline, to Parquet", "ours: whole ingest, not redacted"),
@@ -114,7 +115,9 @@ JOBS = (
         "client CPU per call, ms (lower is better)",
         "make bench-replay",
         (
-            Figure("composer-pipeline, including the ledger", "replay.md", rf"included +64 +{NUMBER}"),
+            Figure(
+                "composer-pipeline, including the ledger", "replay.md", rf"included +64 +{NUMBER}"
+            ),
             Figure("litellm 1.106.2", "replay.md", rf"litellm 1\S+ +64 +{NUMBER}", "no ledger"),
             Figure("openai 2.54.0", "replay.md", rf"openai 2\S+ +64 +{NUMBER}", "no ledger"),
         ),
@@ -217,8 +220,13 @@ JOBS = (
         "CPU seconds per replica for a sync of five million parameters (lower is better)",
         "make bench-diloco-peer",
         (
-            _sync("composer-pipeline", "encoded, hashed and durable in a folder; 4.0 bytes per parameter"),
-            _sync("torchft 0.2.0", "to the other's memory, nothing durable; 4.0 bytes per parameter"),
+            _sync(
+                "composer-pipeline",
+                "encoded, hashed and durable in a folder; 4.0 bytes per parameter",
+            ),
+            _sync(
+                "torchft 0.2.0", "to the other's memory, nothing durable; 4.0 bytes per parameter"
+            ),
             Figure(
                 "torchft over NCCL, on GPUs or over a network", "", "",
                 "only one machine, without a GPU, was available",

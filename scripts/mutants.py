@@ -14,9 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.peers import environment
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # scripts are no package
+
+from peers import environment  # noqa: E402
+
 VERSIONS = {"cosmic-ray": "8.7.0"}
 #: Runs in cosmic-ray's environment: keeps a sample of the session's changes.
 SAMPLE = """

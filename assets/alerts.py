@@ -1,4 +1,4 @@
-"""Alerts: what a person should know without opening the UI."""
+"""Alerts: a sensor that posts what went wrong to a webhook."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from assets.failures import sentence_of
 from assets.money import REACHED_TAG
 from composer_pipeline.errors import ComposerError, InputError
 
-#: Where messages go. The URL is a key: whoever knows it can write there, so it is in no setting.
+#: The webhook's URL. Whoever knows it can post there, so it is a secret and in no setting.
 VARIABLE = "COMPOSER_ALERT_URL"
 TIMEOUT_S = 5.0
 MOST = 20
@@ -26,7 +26,7 @@ _SHORTEST_SECRET = 8
 
 
 def send_alert(problems: Sequence[str], url: str) -> None:
-    """Post ``{"text": …}``, which Slack, Mattermost, Google Chat and their likes take."""
+    """Post ``{"text": …}``, as Slack, Mattermost, Google Chat and others accept it."""
     import httpx
 
     parts = urlsplit(url)
@@ -39,7 +39,7 @@ def send_alert(problems: Sequence[str], url: str) -> None:
     except httpx.HTTPError as error:
         raise ComposerError(
             f"the webhook at {parts.hostname} was not reached: {type(error).__name__}"
-        ) from None  # its message may name the URL
+        ) from None  # the error's message may contain the URL
     if not answer.is_success:
         raise ComposerError(f"the webhook at {parts.hostname} answered {answer.status_code}")
 
@@ -51,7 +51,7 @@ def _text(problems: Sequence[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return a text on one line, without anything private and without values of keys."""
+    """Return a text on one line, redacted and without the values of secret variables."""
     for name, value in os.environ.items():
         if name.endswith(_SECRET) and len(value) >= _SHORTEST_SECRET:
             text = text.replace(value, f"[{name}]")
@@ -61,9 +61,9 @@ def _safe(text: str) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
-#: A run that waits longer for its turn is stuck: behind another one, or behind a slot nobody frees.
+#: A run that is queued for longer is stuck: behind another run, or a slot that is never freed.
 STUCK_S = 600.0
-#: Two looks overlap by this much, since a storage may show an event later than its time.
+#: Two evaluations overlap by this much, since a storage may show an event after its timestamp.
 OVERLAP_S = 120.0
 _MOST = 200
 
@@ -71,15 +71,15 @@ Problems = Iterator[tuple[str, str]]
 
 
 def problems(instance: dg.DagsterInstance, since: float, now: float) -> dict[str, str]:
-    """Return what went wrong since a moment and what still is wrong, a sentence by name."""
+    """Return what went wrong since a moment, and what still is wrong: name -> sentence."""
     found: dict[str, str] = {}
-    for look in (_runs, _ticks, _queue):
-        found |= look(instance, since, now)
+    for find in (_runs, _ticks, _queue):
+        found |= find(instance, since, now)
     return found | dict(_overdue(instance))
 
 
 def _runs(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
-    """Runs that failed, and those that a ceiling ended."""
+    """Runs that failed, and runs that a ceiling ended."""
     ended = dg.RunsFilter(updated_after=datetime.fromtimestamp(since, UTC))
     for record in instance.get_run_records(ended, limit=_MOST):
         run = record.dagster_run
@@ -93,15 +93,15 @@ def _runs(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
 
 
 def _name(run: dg.DagsterRun) -> str:
-    what = run.job_name
+    name = run.job_name
     keys = sorted(key.to_user_string() for key in run.asset_selection or ())
-    if keys and what.startswith("__"):  # a click in the UI has no job of its own
-        what = ", ".join(keys[:3]) + (" …" if len(keys) > 3 else "")
-    return f"Run {run.run_id[:8]} ({what})"
+    if keys and name.startswith("__"):  # started in the UI, without a job
+        name = ", ".join(keys[:3]) + (" …" if len(keys) > 3 else "")
+    return f"Run {run.run_id[:8]} ({name})"
 
 
 def _ticks(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
-    """Schedules and sensors that could not say what to do."""
+    """Schedules and sensors whose evaluation failed."""
     for state in instance.all_instigator_state():
         for tick in instance.get_ticks(
             state.instigator_origin_id,
@@ -110,17 +110,17 @@ def _ticks(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
             limit=_MOST,
             statuses=[TickStatus.FAILURE],
         ):
-            lines = (tick.error.message if tick.error else "").strip().splitlines()
             cause = tick.error.cause if tick.error else None
-            said = (cause.message.strip() if cause else "") or (lines[0] if lines else "no reason")
+            reason = cause.message.strip() if cause else ""
+            reason = reason or (tick.error.message.strip() if tick.error else "") or "no reason"
             yield (
                 f"tick:{state.instigator_name}:{tick.tick_id}",
-                f"{state.instigator_name} failed to run: {said.partition(chr(10))[0]}",
+                f"{state.instigator_name} failed to run: {reason.partition(chr(10))[0]}",
             )
 
 
 def _queue(instance: dg.DagsterInstance, _since: float, now: float) -> Problems:
-    """Runs that wait too long for their turn."""
+    """Runs that have been queued for too long."""
     waiting = dg.RunsFilter(
         statuses=[dg.DagsterRunStatus.QUEUED],
         created_before=datetime.fromtimestamp(now - STUCK_S, UTC),
@@ -140,14 +140,14 @@ def _overdue(instance: dg.DagsterInstance) -> Problems:
 
 
 def build_alerts() -> dg.SensorDefinition:
-    """Return the sensor ``alerts``; it runs where ``COMPOSER_ALERT_URL`` is set."""
+    """Return the sensor ``alerts``; it is on if ``COMPOSER_ALERT_URL`` is set."""
     on = bool(os.environ.get(VARIABLE))
 
     @dg.sensor(
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
-        description="Tell the webhook of COMPOSER_ALERT_URL about failed runs and ticks, stuck"
-        " queues, ceilings reached and overdue assets, each once.",
+        description="Post failed runs and ticks, stuck queues, reached ceilings and overdue assets"
+        " to the webhook COMPOSER_ALERT_URL, each once.",
     )
     def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         url, now = os.environ.get(VARIABLE, ""), time.time()
@@ -156,17 +156,17 @@ def build_alerts() -> dg.SensorDefinition:
         cursor: dict[str, Any] = json.loads(context.cursor or "{}")
         since = float(cursor.get("since", now))
         found = problems(context.instance, since - OVERLAP_S, now)
-        new = {name: text for name, text in found.items() if name not in cursor.get("told", ())}
+        new = {name: text for name, text in found.items() if name not in cursor.get("sent", ())}
         if new:
             try:
                 send_alert(list(new.values()), url)
             except ComposerError as error:
                 return _skip(
                     f"{error}; {len(new)} wait for the next tick.",
-                    json.dumps({"since": since, "told": cursor.get("told", [])}),
+                    json.dumps({"since": since, "sent": cursor.get("sent", [])}),
                 )
-        said = f"Told {len(new)}." if new else "Nothing new."
-        return _skip(said, json.dumps({"since": now, "told": sorted(found)}))
+        outcome = f"Alerts sent: {len(new)}." if new else "Nothing new."
+        return _skip(outcome, json.dumps({"since": now, "sent": sorted(found)}))
 
     return alerts
 

@@ -1,6 +1,6 @@
-"""The checks of every asset; those of the teachers are built from the teacher file."""
+"""The asset checks; those of the teachers are built from the teacher file."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,47 +24,26 @@ if TYPE_CHECKING:
     from composer_pipeline.teachers.ledger.values import Scope
 
 
-def result(bad: Sequence[str], what: str, name: str | None = None) -> dg.AssetCheckResult:
-    """Return the result of a check that found the rows ``bad``, which are ``what``."""
+WARN = dg.AssetCheckSeverity.WARN
+
+
+def _result(violations: Sequence[str], what: str, name: str | None = None) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name=name,
-        passed=not bad,
-        metadata={"violations": len(bad), "examples": ", ".join(bad[:5]) or "none"},
-        description=f"{len(bad)} {what}" if bad else f"No {what}.",
+        passed=not violations,
+        metadata={"violations": len(violations), "examples": ", ".join(violations[:5]) or "none"},
+        description=f"{len(violations)} {what}" if violations else f"No {what}.",
     )
 
 
-def _accounted(store: Lake, stages: Sequence[str], tags: Mapping[str, str]) -> dg.AssetCheckResult:
+def _lost_rows(store: Lake, stages: Sequence[str], days: list[str] | None) -> list[str]:
     from composer_pipeline.preferences.quality import leaks
 
-    # Other days may wait for their stage: only those of this run have to add up.
-    days = partition_days(tags)
-    bad = [leak for stage in stages for leak in leaks(store, stage, days)]
-    return result(
-        [f"{leak.stage}: {leak.row_id} {leak.what}" for leak in bad], "rows are not accounted for"
-    )
+    found = [leak for stage in stages for leak in leaks(store, stage, days)]
+    return [f"{leak.stage}: {leak.row_id} {leak.what}" for leak in found]
 
 
-@dg.asset_check(asset="preference_pairs", blocking=True)
-def states_accounted_for(
-    context: dg.AssetCheckExecutionContext, lake: LakeResource
-) -> dg.AssetCheckResult:
-    """Every state has a vote with a reason, and every vote for a pair is a pair or a drop."""
-    return _accounted(lake.open(), ["votes", "pairs"], context.run.tags)
-
-
-@dg.asset_check(asset="normalized_pairs", blocking=True)
-def pairs_accounted_for(
-    context: dg.AssetCheckExecutionContext, lake: LakeResource
-) -> dg.AssetCheckResult:
-    """Every pair is normalised or in the ledger of drops, with the operator that dropped it."""
-    return _accounted(lake.open(), ["normalize"], context.run.tags)
-
-
-@dg.asset_check(asset="training_dataset", blocking=True)
-def dataset_accounted_for(lake: LakeResource) -> dg.AssetCheckResult:
-    """Every normalised pair is in one split of the dataset or in the ledger of drops."""
-    return _accounted(lake.open(), ["dataset"], {})
+LOST = "rows are not accounted for"
 
 
 @dg.asset_check(asset="raw_sessions", blocking=True)
@@ -72,48 +51,73 @@ def raw_sessions_never_shrink(lake: LakeResource) -> dg.AssetCheckResult:
     """No archived session is shorter than at the last check, and all bytes are there."""
     from composer_pipeline.traces.archive import shrunk_or_lost
 
-    return result(shrunk_or_lost(lake.open()), "archived sessions shrank or lost their bytes")
+    return _result(shrunk_or_lost(lake.open()), "archived sessions shrank or lost their bytes")
 
 
 @dg.asset_check(asset="trace_states", blocking=True)
 def state_ids_unique(lake: LakeResource) -> dg.AssetCheckResult:
-    """No state id stands in two rows, over all days."""
-    return result(doubled_states(lake.open()), "state ids stand more than once")
+    """No two rows have the same state id, over all days."""
+    return _result(doubled_states(lake.open()), "state ids occur more than once")
 
 
 @dg.asset_check(asset="trace_states", blocking=True)
 def prefixes_complete(lake: LakeResource) -> dg.AssetCheckResult:
-    """Every state's prefix is whole: its chain is long enough and its messages exist."""
-    return result(incomplete_prefixes(lake.open()), "states have an incomplete prefix")
+    """Every state's prefix is complete: its chain is long enough and its messages exist."""
+    return _result(incomplete_prefixes(lake.open()), "states have an incomplete prefix")
 
 
 @dg.asset_check(asset="preference_pairs", blocking=True)
 def chosen_differs_from_rejected(lake: LakeResource) -> dg.AssetCheckResult:
     """No pair prefers an action to itself."""
-    return result(pairs_without_difference(lake.open()), "pairs have chosen equal to rejected")
+    return _result(pairs_without_difference(lake.open()), "pairs have chosen equal to rejected")
 
 
 @dg.asset_check(asset="training_dataset", blocking=True)
 def no_group_in_two_splits(lake: LakeResource) -> dg.AssetCheckResult:
     """No group and no session is in two splits, in any config of the dataset."""
-    return result(groups_in_two_splits(lake.open()), "groups are in two splits")
+    return _result(groups_in_two_splits(lake.open()), "groups are in two splits")
+
+
+@dg.asset_check(asset="training_dataset", blocking=True)
+def dataset_accounted_for(lake: LakeResource) -> dg.AssetCheckResult:
+    """Every normalised pair is in one split of the dataset or in the table of drops."""
+    return _result(_lost_rows(lake.open(), ["dataset"], None), LOST)
+
+
+@dg.asset_check(asset="preference_pairs", blocking=True)
+def states_accounted_for(
+    context: dg.AssetCheckExecutionContext, lake: LakeResource
+) -> dg.AssetCheckResult:
+    """Every state has a vote with a reason, and every vote for a pair is a pair or a drop."""
+    # Other days may still wait for their stage: only those of this run have to add up.
+    days = partition_days(context.run.tags)
+    return _result(_lost_rows(lake.open(), ["votes", "pairs"], days), LOST)
+
+
+@dg.asset_check(asset="normalized_pairs", blocking=True)
+def pairs_accounted_for(
+    context: dg.AssetCheckExecutionContext, lake: LakeResource
+) -> dg.AssetCheckResult:
+    """Every pair is normalised or in the table of drops, with the operator that dropped it."""
+    days = partition_days(context.run.tags)
+    return _result(_lost_rows(lake.open(), ["normalize"], days), LOST)
 
 
 @dg.asset_check(asset="training_dataset")
 def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg.AssetCheckResult:
-    """A classifier that sees only style does not tell chosen from rejected.
+    """A classifier that sees only style cannot tell chosen from rejected.
 
-    Not blocking: whether to train on such pairs is a person's decision.
+    Not blocking: a person decides whether to train on such pairs.
     """
     from composer_pipeline.preferences.quality import measured_on_dataset, separability_figure
 
     rules = recipes.rules()
     found = measured_on_dataset(lake.open(), rules)
     bound = rules.separability.max_auc
-    said = found.note or f"AUC {found.auc:.3f} on {found.pairs} pairs; the bound is {bound:g}."
+    sentence = found.note or f"AUC {found.auc:.3f} on {found.pairs} pairs; the bound is {bound:g}."
     return dg.AssetCheckResult(
         passed=found.auc is None or found.auc <= bound,
-        severity=dg.AssetCheckSeverity.WARN,
+        severity=WARN,
         metadata={
             **({} if found.auc is None else {"auc": found.auc}),
             "measured": found.auc is not None,
@@ -122,7 +126,7 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
             "bound": bound,
             "roc": dg.MetadataValue.md(separability_figure(found, bound)),
         },
-        description=said[0].upper() + said[1:],
+        description=sentence[0].upper() + sentence[1:],
     )
 
 
@@ -138,8 +142,8 @@ def not_worse_than_base(context: dg.AssetCheckExecutionContext) -> dg.AssetCheck
     if found is None:
         return dg.AssetCheckResult(passed=False, description="There is no evaluation.")
     worse, unknown = found["worse"], found["unknown"]
-    said = [f"Worse than its base on {sentence}." for sentence in worse]
-    said += [f"Not known whether it is worse on {sentence}." for sentence in unknown]
+    sentences = [f"Worse than its base on {states}." for states in worse]
+    sentences += [f"Not known whether it is worse on {states}." for states in unknown]
     intervals = [
         {"states": f"{kind} ({each.states} of {each.sessions} sessions)", "difference": each.mean,
          "low": each.low, "high": each.high}
@@ -152,49 +156,45 @@ def not_worse_than_base(context: dg.AssetCheckExecutionContext) -> dg.AssetCheck
             "not_known": len(unknown),
             **({"trained_minus_base": records(intervals)} if intervals else {}),
         },
-        description=" ".join(said) or "Not surely worse on easy or recovery states.",
+        description=" ".join(sentences) or "Not surely worse on easy or recovery states.",
     )
 
 
 #: Share of a teacher's replies that may be unusable before a person should look.
 UNUSABLE = 0.25
-WARN = dg.AssetCheckSeverity.WARN
 
 
 @dg.asset_check(asset="preference_pairs")
 def replies_cover_states(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
-    """Each teacher that was asked about a day has answered all of it.
+    """Each teacher has answered every question of the days it was queried for.
 
-    Not blocking: pairs are made of the families that answered. The night asks the others again.
+    Not blocking: pairs are made from the families that answered; the nightly replay asks again.
     """
-    from composer_pipeline.errors import InputError
     from composer_pipeline.maintenance.status import TRIES, missing_replies
     from composer_pipeline.teachers.teachers import TeacherSet
 
     try:
-        asked = TeacherSet.load(teachers.file)
+        teacher_set = TeacherSet.load(teachers.file)
     except InputError as error:
         return dg.AssetCheckResult(passed=False, severity=WARN, description=str(error))
-    found = missing_replies(lake.open(), asked)
-    listed: list[dict[str, str | int]] = [
+    found = missing_replies(lake.open(), teacher_set)
+    rows: list[dict[str, str | int]] = [
         {
             "teacher": teacher,
             "day": day,
-            "missing": made.missing,
-            "why": made.why,
-            "nights": f"{made.tries} of {TRIES}",
+            "missing": gap.missing,
+            "why": gap.why,
+            "nights": f"{gap.tries} of {TRIES}",
         }
-        for (teacher, day), made in sorted(found.items())
+        for (teacher, day), gap in sorted(found.items())
     ]
     names = ", ".join(sorted({teacher for teacher, _ in found}))
-    total = sum(made.missing for made in found.values())
+    total = sum(gap.missing for gap in found.values())
     return dg.AssetCheckResult(
         passed=not found,
         severity=WARN,
-        metadata={"missing": total, **({"days": records(listed[:200])} if listed else {})},
-        description=f"{total} replies of {names} are missing."
-        if found
-        else "Nothing that was asked is missing.",
+        metadata={"missing": total, **({"days": records(rows[:200])} if rows else {})},
+        description=f"{total} replies of {names} are missing." if found else "No reply is missing.",
     )
 
 
@@ -204,7 +204,7 @@ def build_reply_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecks
     def build(key: dg.AssetKey) -> dg.AssetChecksDefinition:
         @dg.asset_check(asset=key, name="replies_usable")
         def replies_usable(lake: LakeResource) -> dg.AssetCheckResult:
-            """Few of the replies are unusable: refused, cut off or not readable."""
+            """Few of the replies are unusable: refused, cut off or unreadable."""
             from composer_pipeline.maintenance.status import unusable_share
 
             share, count = unusable_share(lake.open(), key.path[-1])
@@ -223,14 +223,19 @@ def build_reply_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecks
 
 BLOCKING = {
     "columns_as_described": "Each partition has the columns and types of its table.",
-    "rows_unique": "No key stands in two rows.",
-    "rows_accounted_for": "Each row that came in is there, or its absence is explained.",
+    "rows_unique": "No two rows have the same key.",
+    "rows_accounted_for": "Each input row is in the table, or its absence is explained.",
+}
+VIOLATIONS = {
+    "columns_as_described": "columns are not as described",
+    "rows_unique": "keys occur in two rows",
+    "rows_accounted_for": LOST,
 }
 WARNING = {
     "up_to_date": "Each day was made from its current inputs, versions, rules and parameters.",
     "yesterday_is_there": "Yesterday's day is not missing.",
 }
-#: Asset -> its table, and the stage whose rows have to add up, where no check of its own says so.
+#: Asset -> its table, and the stage whose rows have to add up unless another check covers it.
 TABLE_OF = {
     "raw_sessions": ("raw_files", ""),
     "trace_states": ("states", "files"),
@@ -239,58 +244,53 @@ TABLE_OF = {
     "normalized_pairs": ("normalized_pairs", ""),
 }
 
-#: What a stale day is asked of: the lake and the resources.
-Asked = Callable[["Lake", SessionsResource, RecipesResource, TeachersResource], "Stale"]
 Stale = Mapping[str, "Staleness"]
 
 
-def _stale_of(asset: str) -> Asked:
-    """Return the library's question of an asset's days."""
+def _stale_days(
+    asset: str,
+    store: Lake,
+    sessions: SessionsResource,
+    recipes: RecipesResource,
+    teachers: TeachersResource,
+) -> Stale:
+    from composer_pipeline.maintenance import status
+    from composer_pipeline.teachers.teachers import TeacherSet
 
-    def ask(
-        store: "Lake",
-        sessions: SessionsResource,
-        recipes: RecipesResource,
-        teachers: TeachersResource,
-    ) -> Stale:
-        from composer_pipeline.maintenance import status
-        from composer_pipeline.teachers.teachers import TeacherSet
-
-        if asset == "raw_sessions":
+    match asset:
+        case "raw_sessions":
             return status.stale_files(store, sessions.paths())
-        if asset == "trace_states":
+        case "trace_states":
             return status.stale_states(store)
-        if asset == "error_hints":
+        case "error_hints":
             return status.stale_hints(store)
-        if asset == "preference_pairs":
+        case "preference_pairs":
             return status.stale_pairs(store, recipes.rules())
-        if asset == "normalized_pairs":
+        case "normalized_pairs":
             return status.stale_normalized(store, recipes.normalize)
-        asked = TeacherSet.load(teachers.file)
-        (teacher,) = asked.select([asset])
-        return status.stale_replies(store, asked, teacher)
-
-    return ask
+    teacher_set = TeacherSet.load(teachers.file)
+    (teacher,) = teacher_set.select([asset])
+    return status.stale_replies(store, teacher_set, teacher)
 
 
 def up_to_date(
-    stale: Stale, asset: str, green: Collection[str] = frozenset()
+    stale: Stale, asset: str, materialized: Collection[str] = frozenset()
 ) -> dg.AssetCheckResult:
-    """Return the result of ``up_to_date``: the days that were made otherwise, and their cure."""
+    """Return the result of ``up_to_date``: the stale days, and what to backfill."""
     old = {
         day: why.reason
         for day, why in sorted(stale.items())
-        if why.kind == "changed" or (why.kind == "absent" and day in green)
+        if why.kind == "changed" or (why.kind == "absent" and day in materialized)
     }
     ranges = ", ".join(
         first if first == last else f"{first}...{last}" for first, last in day_ranges([*old])
     )
-    listed = [{"day": day, "why": why} for day, why in old.items()]
+    rows = [{"day": day, "why": why} for day, why in old.items()]
     return dg.AssetCheckResult(
         check_name="up_to_date",
         passed=not old,
         severity=WARN,
-        metadata={"days": len(old), **({"stale": records(listed[:200])} if listed else {})},
+        metadata={"days": len(old), **({"stale": records(rows[:200])} if rows else {})},
         description=f"{len(old)} days are not current: backfill {asset} for {ranges}."
         if old
         else "Every day that was made is current.",
@@ -311,7 +311,7 @@ def yesterday_is_there(stale: Stale, today: str) -> dg.AssetCheckResult:
 
 
 def build_table_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecksDefinition]:
-    """Return the checks of each daily table, the teachers' too."""
+    """Return the checks of each daily table, those of the teachers included."""
     found = [
         _checks_of(dg.AssetKey(name), table, stage) for name, (table, stage) in TABLE_OF.items()
     ]
@@ -338,21 +338,16 @@ def _checks_of(key: dg.AssetKey, table: str, stage: str, **keys: str) -> dg.Asse
         from composer_pipeline.preferences.quality import leaks
 
         store, days = lake.open(), partition_days(context.run.tags)
-        bad = {
+        found = {
             "columns_as_described": wrong_columns(store, table, days, **keys),
             "rows_unique": doubled_rows(store, table, days, **keys),
         }
         if stage:
             lost = leaks(store, stage, days)
-            bad["rows_accounted_for"] = [f"{leak.row_id} {leak.what}" for leak in lost]
-        said = {
-            "columns_as_described": "columns are not as described",
-            "rows_unique": "keys stand in two rows",
-            "rows_accounted_for": "rows are not accounted for",
-        }
-        for name, rows in bad.items():
-            yield result(rows, said[name], name)
-        stale = _stale_of(asset)(store, sessions, recipes, teachers)
+            found["rows_accounted_for"] = [f"{leak.row_id} {leak.what}" for leak in lost]
+        for name, violations in found.items():
+            yield _result(violations, VIOLATIONS[name], name)
+        stale = _stale_days(asset, store, sessions, recipes, teachers)
         yield up_to_date(stale, asset, context.instance.get_materialized_partitions(key))
         yield yesterday_is_there(stale, str(datetime.now(UTC).date()))
 
@@ -361,7 +356,7 @@ def _checks_of(key: dg.AssetKey, table: str, stage: str, **keys: str) -> dg.Asse
 
 @dg.asset_check(asset="preference_pairs")
 def teachers(teachers: TeachersResource) -> dg.AssetCheckResult:
-    """The teacher file can be read; without it the graph has no ``teacher_replies``."""
+    """The teacher file is valid; without it the graph has no ``teacher_replies``."""
     from composer_pipeline.teachers.teachers import TeacherSet
 
     try:
@@ -390,8 +385,8 @@ def budget_check(key: dg.AssetKey) -> dg.AssetCheckSpec:
         asset=key,
         blocking=True,
         description=(
-            "No scope was charged above the ceiling of that moment. A ceiling that is set below"
-            " what was spent, which is how one stops spending, is no overspend."
+            "No scope was charged above the ceiling in force at the time. Setting a ceiling below"
+            " what was already spent, which stops spending, is not an overspend."
         ),
     )
 
@@ -403,12 +398,12 @@ def budget_results(
     from composer_pipeline.money import to_usd
     from composer_pipeline.teachers.ledger.ledger import existing_ledger, ledger_target
 
-    books = existing_ledger(ledger_target(lake, ledger or None))
+    existing = existing_ledger(ledger_target(lake, ledger or None))
     over, lowered = {}, ""
-    if books is not None:
-        with books:
-            over, lowered = books.overspent(), _below_what_was_spent(books.status())
-    said = ", ".join(f"{scope} by {to_usd(pico)} USD" for scope, pico in over.items())
+    if existing is not None:
+        with existing:
+            over, lowered = existing.overspent(), _lowered_ceilings(existing.status())
+    scopes = ", ".join(f"{scope} by {to_usd(pico)} USD" for scope, pico in over.items())
     for key in keys:
         yield dg.AssetCheckResult(
             passed=not over,
@@ -416,20 +411,20 @@ def budget_results(
             check_name=WITHIN_BUDGET,
             severity=dg.AssetCheckSeverity.WARN if free else dg.AssetCheckSeverity.ERROR,
             metadata={"scopes_overspent": len(over)},
-            description=f"Charged above the ceiling of that moment: {said}."
+            description=f"Charged above the ceiling in force at the time: {scopes}."
             if over
             else f"No scope was charged above its ceiling.{lowered}",
         )
 
 
-def _below_what_was_spent(scopes: Mapping[str, "Scope"]) -> str:
-    """Return a sentence for each ceiling that was set below what was spent; mostly nothing."""
+def _lowered_ceilings(scopes: Mapping[str, "Scope"]) -> str:
+    """Return a sentence for each ceiling that was set below what its scope has spent."""
     from composer_pipeline.money import to_usd
 
     return "".join(
         f" The ceiling of {scope}, {to_usd(held.ceiling)} USD, is below the"
         f" {to_usd(held.spent)} USD that it has spent: nothing is bought until it is raised"
-        " (job set_ceiling), and what is free goes on."
+        " (job set_ceiling); work that costs nothing continues."
         for scope, held in sorted(scopes.items())
         if held.ceiling is not None and held.ceiling < held.spent
     )
@@ -441,9 +436,9 @@ CHECKS = [
     prefixes_complete,
     chosen_differs_from_rejected,
     no_group_in_two_splits,
+    dataset_accounted_for,
     states_accounted_for,
     pairs_accounted_for,
-    dataset_accounted_for,
     chosen_not_told_by_style,
     replies_cover_states,
     not_worse_than_base,

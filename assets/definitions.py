@@ -1,7 +1,4 @@
-"""The code location: assets, checks, jobs, schedules and resources put together.
-
-Importing this module reads no file.
-"""
+"""The code location: assets, checks, jobs, schedules and resources. Importing it reads no file."""
 
 import warnings
 from collections.abc import Mapping
@@ -9,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-# backfill_policy and asset_check are marked beta or preview upstream; said once, here.
+# backfill_policy and asset_check are marked beta or preview upstream.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
@@ -24,7 +21,7 @@ from composer_pipeline.teachers.teachers import TeacherSet  # noqa: E402
 def build_defs(
     settings: Settings | None = None, resource_overrides: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
-    """Return the definitions."""
+    """Return the definitions for some settings; those of the environment by default."""
     settings = settings or Settings.from_env()
     teachers = _teachers(settings)
     reply_keys = [teacher_key(teacher.name) for teacher in teachers.teachers] if teachers else []
@@ -59,12 +56,12 @@ def build_defs(
     )
 
 
-#: A step of ours waits for the network or starts a process of its own, so few at once are enough.
+#: Steps wait for the network or start a process of their own, so few at once are enough.
 _MOST_STEPS = 4
 
 
 def executor_of(name: str) -> dg.ExecutorDefinition:
-    """Return an executor: ``in_process``, ``multiprocess``, or ``k8s`` (a job for each step)."""
+    """Return an executor: ``in_process``, ``multiprocess``, or ``k8s`` (one job per step)."""
     if name == "in_process":
         return dg.in_process_executor
     if name == "multiprocess":
@@ -91,5 +88,5 @@ def _teachers(settings: Settings) -> TeacherSet | None:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Return the definitions of the environment's settings, for Dagster to load."""
+    """Return the definitions that Dagster loads."""
     return build_defs()

@@ -1,4 +1,4 @@
-"""What a run that failed says in the UI: one sentence, with the trace below it."""
+"""Failures as the UI shows them: one sentence, with the stack trace below it."""
 
 import errno
 import inspect
@@ -15,11 +15,11 @@ from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError,
 from composer_pipeline.lake.place import bucket_errors
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def one_sentence(function: _Function) -> _Function:
-    """Let an asset fail with the library's sentence, and not with the name of its step."""
+    """Make an asset fail with the library's error message instead of the name of its step."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
@@ -53,7 +53,7 @@ def _sentence() -> Iterator[None]:
         line = str(error).partition("\n")[0][:200]
         raise dg.Failure(f"the lake's bucket failed: {line}") from error
     except OSError as error:
-        if error.errno not in _OF_DISKS:
+        if error.errno not in _DISK_ERRORS:
             raise
         place = error.filename or "the lake"
         raise dg.Failure(
@@ -62,7 +62,7 @@ def _sentence() -> Iterator[None]:
 
 
 def _refused(error: BaseException | None) -> bool:
-    """Return whether a bucket has answered, and said no."""
+    """Return True if a bucket refused the credentials."""
     found = sys.modules.get("obstore.exceptions")
     kinds = (found.PermissionDeniedError, found.UnauthenticatedError) if found else ()
     return isinstance(error, kinds)
@@ -72,13 +72,13 @@ def _no_access(error: BaseException | None) -> dg.Failure:
     found = re.search(r"https?://[^/?\s]+/[^/?\s]+", str(error))
     place = f" {found[0]}" if found else ""
     return dg.Failure(
-        f"the lake's bucket{place} refuses these credentials: check its key and what it may do",
+        f"the lake's bucket{place} refuses these credentials: check the key and its permissions",
         allow_retries=False,
     )
 
 
 def sentence_of(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Return why a run failed: the first failed step's sentence, or what the run itself says."""
+    """Return why a run failed: the first failed step's message, else the run's own."""
     for record in instance.get_records_for_run(
         run_id, of_type=dg.DagsterEventType.STEP_FAILURE, limit=1
     ).records:
@@ -93,4 +93,4 @@ def sentence_of(instance: dg.DagsterInstance, run_id: str) -> str:
         run_id, of_type=dg.DagsterEventType.RUN_FAILURE, limit=1
     ).records:
         return record.event_log_entry.user_message or record.event_log_entry.message
-    return "it says no reason"
+    return "no reason is recorded"

@@ -1,4 +1,4 @@
-"""Money in Dagster: which runs share a ceiling, what was spent, and what a purchase will cost."""
+"""Money in Dagster: ceilings, what was spent, and what a purchase will cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -24,7 +24,7 @@ BUDGET_KEY = dg.AssetKey("budget")
 
 
 def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
-    """Return every scope as a table, and the numbers that are drawn."""
+    """Return every scope as a table, and the numbers with a plot."""
     from composer_pipeline.teachers.ledger.ledger import budget_report, ledger_target
 
     report = budget_report(ledger_target(lake, ledger or None))
@@ -32,13 +32,13 @@ def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
         {name: "none" if value is None else value for name, value in row.items()}
         for row in report["scopes"]
     ]
-    held = {row["scope"]: row for row in report["scopes"]}.get("global", {})
-    drawn = {
-        name: float(held.get(name) or 0) for name in ("spent_usd", "reserved_usd", "unknown_usd")
-    }
-    ceiling = held.get("ceiling_usd")
+    total: dict[str, Any] = next((row for row in report["scopes"] if row["scope"] == "global"), {})
+    ceiling = total.get("ceiling_usd")
     return {
-        **drawn,
+        **{
+            name: float(total.get(name) or 0)
+            for name in ("spent_usd", "reserved_usd", "unknown_usd")
+        },
         **({} if ceiling is None else {"ceiling_usd": float(ceiling)}),
         "ledger": report["ledger"],
         **({"scopes": records(rows)} if rows else {}),
@@ -52,26 +52,26 @@ def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
 def budget(lake: LakeResource, teachers: TeachersResource) -> "dg.MaterializeResult[None]":
     """Each scope of the ledger: its ceiling, and what is spent, reserved and unknown, in USD.
 
-    Unknown is what may have been billed; it counts until it is known. Every purchase writes this
-    page again. The job `set_ceiling` changes a ceiling.
+    Unknown amounts may have been billed and count until that is known. Every purchase updates this
+    page. The job `set_ceiling` changes a ceiling.
     """
     return dg.MaterializeResult(metadata=budget_metadata(lake.open(), teachers.ledger))
 
 
 class CeilingConfig(dg.Config):
-    """Which ceiling, and how high."""
+    """A ceiling: its scope and its amount."""
 
     scope: str = Field(
         default="global",
         description=(
             "global, month:YYYY-MM, day:YYYY-MM-DD, teacher:NAME, partition:YYYY-MM-DD,"
-            " backfill:ID, or root:RUN for a run and what was started from it again."
+            " backfill:ID, or root:RUN for a run and its re-executions."
         ),
     )
-    usd: Any = Field(description="The ceiling in USD, 1.5 or '1.5'; 'none' lifts it.")
+    usd: Any = Field(description="The ceiling in USD, 1.5 or '1.5'; 'none' removes it.")
 
 
-#: What the job ``choose_ceiling`` offers, in USD: picked from a list, so nobody types YAML.
+#: The amounts in USD that the job ``choose_ceiling`` offers as partitions.
 AMOUNTS = ("0.02", "0.05", "0.1", "0.2", "0.5", *map(str, (1, 2, 5, 10, 20, 50, 100, 200, 500)))
 LIFTED = "no ceiling"
 
@@ -83,7 +83,7 @@ def write_ceiling(
     lake: LakeResource,
     teachers: TeachersResource,
 ) -> None:
-    """Set a ceiling; the next call reads it, and calls in flight are not touched."""
+    """Set a ceiling for all further calls; calls in flight are not affected."""
     from composer_pipeline.teachers.ledger.ledger import check_scope
 
     scope = check_scope(config.scope)
@@ -95,9 +95,9 @@ def write_ceiling(
 def write_chosen_ceiling(
     context: dg.OpExecutionContext, lake: LakeResource, teachers: TeachersResource
 ) -> None:
-    """Set the ceiling of everything to the amount that was chosen."""
+    """Set the global ceiling to the amount of the partition."""
     if not context.has_partition_key:
-        raise dg.Failure("choose an amount in the field Partition first", allow_retries=False)
+        raise dg.Failure("choose an amount in the field Partition", allow_retries=False)
     amount = context.partition_key
     usd = None if amount == LIFTED else amount_of(amount.removesuffix(" USD"), "Partition")
     _write(context, lake, teachers, "global", usd)
@@ -114,14 +114,14 @@ def _write(
     from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
 
     store = lake.open()
-    with Ledger(ledger_target(store, teachers.ledger or None)) as books:
-        books.do(operations.set_ceiling(scope, usd))
-    context.log.info(f"The ceiling of {scope} is {'none' if usd is None else f'{usd} USD'} now.")
+    with Ledger(ledger_target(store, teachers.ledger or None)) as opened:
+        opened.do(operations.set_ceiling(scope, usd))
+    context.log.info(f"The ceiling of {scope} is now {'none' if usd is None else f'{usd} USD'}.")
     metadata = budget_metadata(store, teachers.ledger)
     context.log_event(dg.AssetMaterialization(asset_key=BUDGET_KEY, metadata=metadata))
 
 
-@dg.job(description="Set, raise or lift a ceiling of the ledger; it costs nothing.")
+@dg.job(description="Set, raise or remove a ceiling of the ledger; costs nothing.")
 def set_ceiling() -> None:
     """Set a ceiling."""
     write_ceiling()
@@ -129,10 +129,10 @@ def set_ceiling() -> None:
 
 @dg.job(
     partitions_def=dg.StaticPartitionsDefinition([*(f"{usd} USD" for usd in AMOUNTS), LIFTED]),
-    description="Set the ceiling of everything that is spent, by choosing an amount from a list.",
+    description="Set the global ceiling by choosing an amount from a list; costs nothing.",
 )
 def choose_ceiling() -> None:
-    """Set the ceiling of the scope ``global`` to the amount of the run's partition."""
+    """Set the global ceiling to the amount of the run's partition."""
     write_chosen_ceiling()
 
 
@@ -153,10 +153,10 @@ PLAN_KEY = dg.AssetKey("replay_plan")
 def replay_plan(
     context: dg.AssetExecutionContext, lake: LakeResource, teachers: TeachersResource
 ) -> None:
-    """What each teacher's replies to the day would cost: it costs nothing and sends no session.
+    """What each teacher's replies to the day would cost; costs nothing and sends no session.
 
-    The calls that are open, those that were paid for before, what is expected, and the worst
-    case, which is what the ledger would reserve. After a purchase the bill stands beside it.
+    Open calls, calls that were paid for before, the expected cost, and the worst case, which the
+    ledger would reserve. After a purchase the bill is shown beside it.
     """
     from composer_pipeline.teachers.catalogue import fetch
     from composer_pipeline.teachers.plan import plan
@@ -192,7 +192,7 @@ def _page(store: Lake, day: str, found: "ReplayPlan") -> dict[str, Any]:
 
 
 def with_bill(store: Lake, day: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a plan with what each teacher was billed for the day, where it was."""
+    """Return the rows of a plan with the bill of each teacher for the day."""
     from composer_pipeline.teachers.replies import day_figures
 
     found = []
@@ -202,13 +202,13 @@ def with_bill(store: Lake, day: str, rows: Sequence[Mapping[str, Any]]) -> list[
     return found
 
 
-def tell_bill(context: dg.AssetExecutionContext, store: Lake, days: Sequence[str]) -> None:
-    """Write the bill beside the last plan of each day that has one."""
+def observe_bill(context: dg.AssetExecutionContext, store: Lake, days: Sequence[str]) -> None:
+    """Report the bill on the last plan of each day that has one."""
     for day in days:
         wanted = dg.AssetRecordsFilter(asset_key=PLAN_KEY, asset_partitions=[day])
         for record in context.instance.fetch_materializations(wanted, limit=1).records:
-            made = record.asset_materialization
-            table = made.metadata.get("by_teacher") if made else None
+            plan = record.asset_materialization
+            table = plan.metadata.get("by_teacher") if plan else None
             if isinstance(table, dg.TableMetadataValue):
                 rows = with_bill(store, day, [row.data for row in table.records])
                 context.log_event(
@@ -218,12 +218,12 @@ def tell_bill(context: dg.AssetExecutionContext, store: Lake, days: Sequence[str
                 )
 
 
-#: (teacher, day) -> the metadata of a day that is done.
+#: (teacher, day) -> the metadata of a complete day.
 PageOf = Callable[[str, str], Mapping[str, Any]]
 
 
 class DayRecorder:
-    """Records the partitions of one run as they are done."""
+    """Materialises the partitions of one run as they become complete."""
 
     def __init__(
         self, context: dg.AssetExecutionContext, keys: Mapping[str, dg.AssetKey], page_of: PageOf
@@ -234,7 +234,7 @@ class DayRecorder:
         self._done: set[tuple[str, str]] = set()
 
     def day(self, day: str, missing: Mapping[str, int]) -> None:
-        """Record a day of the teachers that miss nothing of it, once."""
+        """Materialise a day, once, for each teacher that misses nothing of it."""
         for name, key in self._keys.items():
             if missing.get(name) or (name, day) in self._done:
                 continue
@@ -246,18 +246,18 @@ class DayRecorder:
             )
 
     def rest(self, days: Iterable[str], missing: Mapping[str, Mapping[str, int]]) -> None:
-        """Record the days without a question, which no callback reports."""
+        """Materialise the days without open questions, which no callback reports."""
         for day in days:
             self.day(day, missing.get(day, {}))
 
     def result(self, name: str) -> "dg.MaterializeResult[None]":
-        """Return the result of a teacher all of whose days are recorded."""
+        """Return the result of a teacher whose days are all materialised."""
         # Dagster writes no event for a result with this key.
         metadata = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
         return dg.MaterializeResult(asset_key=self._keys[name], metadata=metadata)
 
 
-def tell_ceiling(
+def observe_ceiling(
     context: dg.AssetExecutionContext,
     keys: Mapping[str, dg.AssetKey],
     day: str,
@@ -265,7 +265,7 @@ def tell_ceiling(
     bought: Mapping[str, str],
     sentence: str,
 ) -> None:
-    """Say on each teacher's asset where a ceiling ended the run."""
+    """Report on each teacher's asset that a ceiling ended the run."""
     context.log.warning(sentence)
     for name, key in keys.items():
         context.log_event(
@@ -281,11 +281,11 @@ def tell_ceiling(
         )
 
 
-#: The scope of a run; a run that is executed again inherits the tag.
+#: The scope of a run; a re-executed run inherits the tag.
 SCOPE_TAG = "composer/ceiling_scope"
-#: What a run has spent, in USD; written as it goes on and when it ends.
+#: What a run has spent, in USD; updated during the run and at its end.
 COST_TAG = "composer/cost_usd"
-#: The scope whose ceiling ended a run, where one did.
+#: The scope whose ceiling ended a run, if one did.
 REACHED_TAG = "composer/ceiling_reached"
 
 _BACKFILL, _ROOT_BACKFILL = "dagster/backfill", "dagster/root_backfill_id"
@@ -296,14 +296,14 @@ TagsOf = Callable[[str], Mapping[str, str] | None]
 
 
 def shared_scope(run_id: str, tags: Mapping[str, str], tags_of: TagsOf) -> str:
-    """Return the scope that a run shares with all that one click has started."""
+    """Return the scope that a run shares with its backfill or its re-executions."""
     if scope := _backfill(tags):
         return scope
     root = tags.get(_ROOT_RUN)
     if not root:
         return f"root:{run_id}"
     first = tags_of(root)
-    if first is None:  # deleted: the tag that its successors inherited stands
+    if first is None:  # deleted: its successors inherited the tag
         return tags.get(SCOPE_TAG, f"root:{root}")
     return _backfill(first) or f"root:{root}"
 
@@ -314,7 +314,7 @@ def _backfill(tags: Mapping[str, str]) -> str:
 
 
 def scope_of_run(context: dg.AssetExecutionContext) -> str:
-    """Return the scope of the run that asks, and note it on the run for those that follow."""
+    """Return the scope of the current run, and tag the run with it for its re-executions."""
     instance, run = context.instance, context.run
 
     def tags_of(run_id: str) -> Mapping[str, str] | None:
@@ -322,7 +322,7 @@ def scope_of_run(context: dg.AssetExecutionContext) -> str:
         return None if found is None else found.tags
 
     scope = shared_scope(run.run_id, run.tags, tags_of)
-    # What was inherited from the run before is not this one's.
+    # Replaces the tags inherited from the previous run.
     run_tags = {SCOPE_TAG: scope, COST_TAG: "not known yet", REACHED_TAG: "no"}
     instance.add_run_tags(run.run_id, run_tags)
     return scope

@@ -1,7 +1,7 @@
-"""What an asset's page shows: plots with a sentence each, a preview, the query, other numbers.
+"""The metadata of an asset's page: plots with a sentence each, a preview, the query, a table.
 
-Dagster draws a plot of every numeric entry; more than eight hide those that matter, so all others
-stand in one table.
+Dagster plots every numeric entry; more than eight hide those that matter, so all other numbers are
+in one table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,109 +15,104 @@ from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.markdown import fenced
 
-#: Plots of a page at most.
+#: The most plots of a page.
 MOST = 8
 
 ROWS, DAY_ROWS, CHANGE = "dagster/row_count", "dagster/partition_row_count", "rows_change"
 
-_DAILY = {
-    DAY_ROWS: "rows of the day",
-    CHANGE: "rows more or fewer than before this materialisation",
-}
-_WHOLE = {
-    ROWS: "rows of the table",
-    CHANGE: "rows more or fewer than before this materialisation",
-}
+_CHANGED = {CHANGE: "rows added or removed by this materialisation"}
+_DAILY = {DAY_ROWS: "rows of the day", **_CHANGED}
 
-#: Asset to its plots: the metadata's key and a sentence. ``teacher_replies`` is each teacher's.
+#: Asset -> its plots: metadata key and sentence. ``teacher_replies`` is for each teacher.
 PLOTS: Mapping[str, Mapping[str, str]] = {
     "raw_sessions": {
         **_DAILY,
-        "bytes": "bytes of the day's session files, before compression",
-        "new_files": "files that no harvest had seen",
-        "grown_files": "files that had become longer",
+        "bytes": "bytes of the day's session files before compression",
+        "new_files": "files that were not archived before",
+        "grown_files": "files that have grown",
     },
     "trace_states": {
         **_DAILY,
         "sessions": "sessions with a response on the day",
         "error_states": "states whose action failed",
-        "hints": "of these, those whose trace says why",
-        "redactions": "private texts that were replaced; originals are nowhere",
+        "hints": "error states whose trace says what was wrong",
+        "redactions": "private texts that were replaced; the originals are not kept",
         "repaired_states": "states whose prefix has a gap that was bridged",
-        "bad_lines": "lines that could not be read in full; many mean a new file format",
+        "bad_lines": "lines that could not be read in full; many indicate a new file format",
     },
     "error_hints": {
         **_DAILY,
         "tool_error": "hints from a tool's error message",
         "exit_code": "hints from a command that failed",
-        "user_rejection": "hints from a user who refused a call",
-        "user_correction": "hints from a user who said what was wrong",
+        "user_rejection": "hints from a user who rejected a call",
+        "user_correction": "hints from a user who corrected the agent",
         "mean_leakage": "share of the failing call's words that its hint repeats",
     },
     "budget": {
-        "spent_usd": "what all calls were billed",
-        "reserved_usd": "worst cases of the calls under way",
+        "spent_usd": "bills of all calls",
+        "reserved_usd": "worst cases of the calls in flight",
         "unknown_usd": "worst cases of calls that may have been billed",
-        "ceiling_usd": "ceiling of everything, where there is one",
+        "ceiling_usd": "global ceiling, if one is set",
     },
     "replay_plan": {
-        "calls": "calls that are open, at most",
-        "cached": "replies that are paid for",
-        "expected_usd": "what the open calls are expected to cost",
-        "worst_usd": "what the ledger would reserve for them",
+        "calls": "open calls, at most",
+        "cached": "replies that were paid for before",
+        "expected_usd": "expected cost of the open calls",
+        "worst_usd": "amount that the ledger would reserve for them",
     },
     "teacher_replies": {
         **_DAILY,
-        "cost_usd": "what the day's replies were billed, whenever they were bought",
-        "cost_life_usd": "what this teacher was billed up to this materialisation",
+        "cost_usd": "bills of the day's replies, whenever they were bought",
+        "cost_life_usd": "all bills of this teacher up to this materialisation",
         "usable_share": "share of the replies that can vote",
-        "latency_p50_ms": "half of the replies took longer",
-        "latency_p95_ms": "one reply of twenty took longer",
-        "cache_read_share": "share of the prompt tokens that the provider had in its cache",
+        "latency_p50_ms": "median latency",
+        "latency_p95_ms": "95th percentile of the latency",
+        "cache_read_share": "share of the prompt tokens read from the provider's cache",
     },
     "preference_pairs": {
         **_DAILY,
-        "cost_usd": "what all replies to the day's states were billed",
-        "tier_gold": "pairs whose teachers agree exactly and whose agent did something else",
-        "krippendorff_alpha": "agreement of the teachers; 1 is full, 0 is chance",
-        "excess_disagreement": "how much more often teachers differ from the agent than from noise",
-        "separability_auc": "how well style alone tells chosen from rejected; 0.5 is not at all",
-        "length_ratio_median": "characters of chosen for one of rejected",
+        "cost_usd": "bills of all replies to the day's states",
+        "tier_gold": "pairs whose teachers agree exactly and differ from the agent",
+        "krippendorff_alpha": "agreement of the teachers; 1 is perfect, 0 is chance",
+        "excess_disagreement": "disagreement of the teachers with the agent in excess of noise",
+        "separability_auc": "how well style alone separates chosen from rejected; 0.5 is chance",
+        "length_ratio_median": "median ratio of the lengths of chosen and rejected",
     },
     "normalized_pairs": {
         **_DAILY,
-        "rows": "pairs that the recipe was given",
-        "dropped": "of these, those that it dropped",
+        "rows": "input pairs of the recipe",
+        "dropped": "pairs that the recipe dropped",
     },
     "training_dataset": {
-        **_WHOLE,
-        "cost_usd": "what the replies to the dataset's states were billed",
+        ROWS: "rows of the table",
+        **_CHANGED,
+        "cost_usd": "bills of the replies to the dataset's states",
         "groups": "groups of sessions that stay in one split",
         "hints": "error turns with a hint",
         "grpo_groups": "states with recorded answers",
-        "krippendorff_alpha": "agreement of the teachers; 1 is full, 0 is chance",
-        "separability_auc": "how well style alone tells chosen from rejected; 0.5 is not at all",
+        "krippendorff_alpha": "agreement of the teachers; 1 is perfect, 0 is chance",
+        "separability_auc": "how well style alone separates chosen from rejected; 0.5 is chance",
     },
     "trained_model": {
-        "grpo_best_gain_last": "log-probability that the best answers gained, last round",
-        "sdpo_loss_last": "divergence from the model that reads the hint, last round",
+        "grpo_best_gain_last": "gain in log-probability of the best answers, last round",
+        "sdpo_loss_last": "divergence from the model that sees the hint, last round",
         "dpo_loss_last": "loss on pairs, last round; 0.693 is no preference",
         "dpo_accuracy_last": "share of pairs whose chosen side is preferred, last round",
         "sft_loss_last": "loss on consensus actions, last round",
-        "rounds_merged": "rounds whose contributions were merged",
+        "rounds_merged": "rounds with merged contributions",
         "tokens": "tokens that all replicas trained on",
         "peak_memory_mib": "memory of the largest replica",
     },
     "model_evaluation": {
-        "states": "held-out states that both models answered",
-        "sessions": "sessions that these are of; intervals need ten",
+        "states": "held-out states answered by both models",
+        "sessions": "their sessions; intervals need ten",
         "hard_canonical_difference": "right actions where the agent was wrong, trained minus base",
         "hard_preference_difference": "preference for the right action there, trained minus base",
         "easy_canonical_difference": "right actions where all agree, trained minus base",
-        "recovery_canonical_difference": "right actions behind an error, trained minus base",
-        "easy_kl_after": "how far the trained model has moved from its base, nats a token",
+        "recovery_canonical_difference": "right actions after an error, trained minus base",
+        "easy_kl_after": "KL divergence of the trained model from its base, nats per token",
     },
-    "report": {"pairs": "pairs of the version that the report is of"},
+    "report": {"pairs": "pairs of the reported version"},
     "published_dataset": {
         ROWS: "rows of all configurations",
         "changed": "files that the commit changed",
@@ -128,13 +123,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def plots_of(asset: str) -> str:
-    """Return the sentences about an asset's plots, as they stand below its description."""
-    lines = [f"- `{name.removeprefix('dagster/')}`: {said}." for name, said in PLOTS[asset].items()]
+    """Return the sentences about an asset's plots that follow its description."""
+    lines = [f"- `{name.removeprefix('dagster/')}`: {text}." for name, text in PLOTS[asset].items()]
     return "\n".join(["Plots:", "", *lines])
 
 
 def explained(function: _Function) -> _Function:
-    """Add the sentences about its plots to an asset's docstring, which Dagster shows."""
+    """Append the sentences about its plots to an asset's docstring, which Dagster shows."""
     words = (function.__doc__ or "").strip()
     function.__doc__ = f"{words}\n\n{plots_of(function.__name__)}"
     return function
@@ -178,19 +173,19 @@ def run_dir_of(instance: dg.DagsterInstance, asset: str) -> str | None:
 
 
 def figures(asset: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numbers as metadata: those that are drawn by name, all others in one table."""
+    """Return numbers as metadata: those with a plot by name, all others in one table."""
     known = {
         name: value
         for name, value in numbers.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    drawn = {name: value for name, value in known.items() if name in PLOTS[asset]}
-    rest = [{"number": name, "value": value} for name, value in known.items() if name not in drawn]
-    return {**drawn, **({"other_numbers": records(rest)} if rest else {})}
+    plotted = {name: known[name] for name in known if name in PLOTS[asset]}
+    rest = [{"number": name, "value": known[name]} for name in known if name not in plotted]
+    return {**plotted, **({"other_numbers": records(rest)} if rest else {})}
 
 
 class TablePage:
-    """What the page of an asset says after a run, by partition."""
+    """Builds the metadata of an asset's page after a run; remembers row counts from before it."""
 
     def __init__(
         self, asset: str, table: str, lake: Lake, days: Iterable[str] = (), **keys: str
@@ -204,25 +199,22 @@ class TablePage:
 
         keys = self._keys_of(day)
         rows, before = self._rows(day), self._before.get(day)
-        about: dict[str, Any] = {DAY_ROWS if day else ROWS: rows or 0}
+        found: dict[str, Any] = {DAY_ROWS if day else ROWS: rows or 0}
         if rows is not None and before is not None:
-            about[CHANGE] = rows - before
-        found = {**about, **figures(self._asset, numbers or {})}
+            found[CHANGE] = rows - before
+        found |= figures(self._asset, numbers or {})
         if rows is None:
             return found
         found["path"] = dg.MetadataValue.path(place_of(self._lake, self._table, **keys))
         query = query_of(self._lake, self._table, **keys)
         found["query"] = dg.MetadataValue.md(fenced(query, "sql"))
-        if shown := preview(self._lake, self._table, self._one(keys)):
-            found["preview"] = dg.MetadataValue.md(shown)
+        # Of a table with splits, the preview shows the split train.
+        if rendered := preview(self._lake, self._table, keys or {"split": "train"}):
+            found["preview"] = dg.MetadataValue.md(rendered)
         return found
 
     def _keys_of(self, day: str) -> dict[str, str]:
         return {**self._keys, **({"day": day} if day else {})}
-
-    def _one(self, keys: dict[str, str]) -> dict[str, str]:
-        """Return the keys of the partition that the preview is of: of a split table, train."""
-        return keys or {"split": "train"}
 
     def _rows(self, day: str) -> int | None:
         from composer_pipeline.states.previews import row_count
@@ -230,24 +222,20 @@ class TablePage:
         return row_count(self._lake, self._table, **self._keys_of(day))
 
 
-#: For what ``nightly_harvest`` makes. A night without new sessions makes nothing, so a weekend is
-#: no fault: a warning after four days, overdue after eight. Paid and unpartitioned assets have
-#: none: they wait for their owner.
+#: For the assets of ``nightly_harvest``. A night without new sessions materialises nothing, so it
+#: warns after four days only, and fails after eight. Paid and unpartitioned assets have no policy.
 NIGHTLY = dg.FreshnessPolicy.time_window(
     warn_window=timedelta(days=4), fail_window=timedelta(days=8)
 )
 
 
-PREFIX = "composer/"
-
-
-def tell_run(
+def record_run(
     context: dg.AssetExecutionContext | dg.OpExecutionContext, numbers: Mapping[str, object]
 ) -> None:
-    """Write numbers of a run into its tags and its log; what is ``None`` was not measured."""
+    """Write numbers of a run to its tags and its log; ``None`` was not measured."""
     known = {name: f"{value:g}" if isinstance(value, float) else str(value)
              for name, value in numbers.items() if value is not None}  # fmt: skip
     context.log.info("; ".join(f"{name} {value}" for name, value in known.items()))
     if context.instance.has_run(context.run_id):
-        tags = {f"{PREFIX}{name}": value for name, value in known.items() if value}
+        tags = {f"composer/{name}": value for name, value in known.items() if value}
         context.instance.add_run_tags(context.run_id, tags)

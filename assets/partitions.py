@@ -1,8 +1,8 @@
 """The daily partition set and the two backfill policies.
 
 Assets with equal policy and partitions share a run in a backfill; a third policy would split the
-chain. Days begin with the first session, of the lake or at the source, when the definitions are
-loaded (``COMPOSER_FIRST_DAY``), and end with today (``COMPOSER_LAST_DAY``).
+chain. Days begin with the first session, in the lake or at the source, when the definitions are
+loaded (``COMPOSER_FIRST_DAY``), and end today (``COMPOSER_LAST_DAY``).
 """
 
 from collections.abc import Collection, Mapping
@@ -22,12 +22,12 @@ def _first() -> str:
 
 
 def _end() -> str | None:
-    """Return the day after the last one, where the days end before today."""
+    """Return the day after ``COMPOSER_LAST_DAY``, if that is set."""
     last = Settings.from_env().last_day
     try:
         return str(date.fromisoformat(last) + timedelta(days=1)) if last else None
     except ValueError as error:
-        raise InputError(f"COMPOSER_LAST_DAY: {last!r} is no day") from error
+        raise InputError(f"COMPOSER_LAST_DAY: {last!r} is not a date (YYYY-MM-DD)") from error
 
 
 #: Every asset up to ``normalized_pairs``. ``end_offset=1`` makes today a partition.
@@ -35,36 +35,36 @@ DAYS = dg.DailyPartitionsDefinition(
     start_date=_first(), end_date=_end(), timezone="UTC", end_offset=1
 )
 
-#: Stages that cost nothing: a month a run.
+#: Stages that cost nothing: a month per run.
 FREE = dg.BackfillPolicy.multi_run(max_partitions_per_run=31)
 
-#: Faults that may pass, such as a bucket that is away, on stages that cost nothing. What the user
-#: has to change is not tried again (``assets.failures``), and what buys never is.
+#: Transient faults of stages that cost nothing, such as an unreachable bucket. Errors that the
+#: user has to correct are not retried (``assets.failures``), and paid stages never are.
 TRANSIENT = dg.RetryPolicy(
     max_retries=3, delay=10, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
 
-#: Stages that buy, and those in their runs: a failed day fails its run's days, so few a run.
+#: Paid stages, and those in their runs: a failed day fails all days of its run, so a run has few.
 PAID = dg.BackfillPolicy.multi_run(max_partitions_per_run=7)
 
 
-#: Days without sessions that a night's run goes over: they cost about what another run does.
+#: A scheduled run includes gaps of so many days without sessions: cheaper than another run.
 GAP = 7
 
 
 def days_of(context: dg.AssetExecutionContext) -> list[str]:
-    """Return the days that a run is for, all of them days that there are."""
+    """Return the days of a run; each must be a partition that exists."""
     days = list(context.partition_keys)
     for day in days:
         if not DAYS.has_partition_key(day):
             first, last = DAYS.get_first_partition_key(), DAYS.get_last_partition_key()
-            when = "in the future" if day > str(datetime.now(UTC).date()) else "none of the graph's"
+            when = "in the future" if day > str(datetime.now(UTC).date()) else "not a partition"
             raise InputError(f"day {day} is {when}: days go from {first} to {last}")
     return days
 
 
 def day_ranges(days: list[str], held: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return the maximal ranges (first, last) of ``days``, sorted."""
+    """Return the maximal ranges (first, last) of ``days``, over gaps without ``held`` days."""
     ranges: list[tuple[str, str]] = []
     for day in sorted(set(days)):
         if ranges and _reaches(ranges[-1][1], day, held):

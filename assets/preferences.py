@@ -1,4 +1,4 @@
-"""Hints, pairs, normalised pairs and the dataset."""
+"""Error hints, preference pairs, normalised pairs and the training dataset."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class DatasetConfig(dg.Config):
-    """What the dataset has besides its rows."""
+    """Options of the dataset."""
 
     tokenizer: str = Field(
         default="",
-        description="Model whose tokens are counted, and to whose window pairs are cut as well.",
+        description="Model whose tokenizer counts tokens; pairs are also cut to its window.",
     )
 
 
@@ -49,7 +49,7 @@ class DatasetConfig(dg.Config):
 @explained
 @one_sentence
 def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
-    """What the trace says was wrong at each error turn, and the call it is about."""
+    """What was wrong at each error turn according to the trace, and at which call."""
     from composer_pipeline.preferences.hints import build_hints
 
     store, days = lake.open(), days_of(context)
@@ -60,7 +60,7 @@ def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
 
 
 def quality_numbers(quality: "Quality") -> dict[str, float | None]:
-    """Return the statistics that are numbers; ``None`` is what could not be measured."""
+    """Return the statistics that are numbers; ``None`` where one could not be measured."""
     alpha = quality.alpha.get("")
     return {
         "krippendorff_alpha": alpha.value if alpha else None,
@@ -124,7 +124,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         recipes: RecipesResource,
         teachers: TeachersResource,
     ) -> None:
-        """Pairs where at least two teacher families agree with each other against the agent."""
+        """Pairs on which at least two teacher families agree with each other against the agent."""
         from composer_pipeline.preferences.judge import open_judge
         from composer_pipeline.preferences.pairs import build_pairs
         from composer_pipeline.preferences.quality import write_statistics
@@ -135,13 +135,13 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         with open_judge(store, rules.semantic_judge, teachers.file, ledger=ledger) as judge:
             report = build_pairs(store, days=days, rules=rules, judge=judge)
         statistics = write_statistics(store, days=days, rules=rules)
-        for day, made in report.by_day.items():
+        for day, votes in report.by_day.items():
             quality = statistics.by_scope[day]
             cost = store.read("votes", days=[day], columns=["cost_picodollars"])
             counts = {
-                "states": made.states,
+                "states": votes.states,
                 "cost_usd": usd(sum(filter(None, cost["cost_picodollars"].to_pylist()))),
-                **{f"tier_{tier}": count for tier, count in made.by_tier.items()},
+                **{f"tier_{tier}": count for tier, count in votes.by_tier.items()},
                 **quality_numbers(quality),
             }
             context.add_asset_metadata(
@@ -164,7 +164,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
     def normalized_pairs(
         context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
     ) -> None:
-        """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
+        """Pairs after a data-juicer recipe, with a table of every dropped row."""
         from composer_pipeline.normalization.stage import normalize
 
         store, days = lake.open(), days_of(context)

@@ -1,4 +1,7 @@
-"""The dataset on the Hub and its checks; the token is ``HF_TOKEN`` or the client's stored login."""
+"""The dataset on the Hub, and its checks.
+
+The token is ``HF_TOKEN`` or the client's stored login.
+"""
 
 import json
 from collections.abc import Iterator
@@ -19,14 +22,14 @@ class PublishConfig(dg.Config):
 
     repo: str = Field(
         default="",
-        description="OWNER/NAME of the dataset repository; empty takes COMPOSER_PUBLISH_REPO.",
+        description="OWNER/NAME of the dataset repository; COMPOSER_PUBLISH_REPO if empty.",
     )
-    private: bool = Field(default=True, description="Public only when set to false.")
+    private: bool = Field(default=True, description="Private repository; false publishes it.")
     dry_run: bool = Field(default=False, description="Plan and check, but commit nothing.")
     allow_simulated: bool = Field(
         default=False,
-        description="Allow rows of simulated teachers, as COMPOSER_PUBLISH_SIMULATED does;"
-        " the card says so.",
+        description="Publish rows of simulated teachers too, as COMPOSER_PUBLISH_SIMULATED does;"
+        " the card states it.",
     )
 
 
@@ -50,7 +53,7 @@ def published_dataset(
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetObservation]:
     """The dataset as one commit on the Hugging Face Hub, private by default.
 
-    Without a repository there is nothing to do, and the asset is skipped.
+    Without a repository the asset is skipped.
     """
     from composer_pipeline.publishing.gates import PublishRefused
     from composer_pipeline.publishing.publish import publish
@@ -69,7 +72,7 @@ def published_dataset(
             dry_run=config.dry_run,
             allow_simulated=config.allow_simulated or publication.simulated,
         )
-    except (InputError, PublishRefused) as error:  # another attempt would find the same
+    except (InputError, PublishRefused) as error:  # a retry would fail the same way
         raise dg.Failure(str(error), allow_retries=False) from error
     if report.dry_run:  # nothing was published, so nothing is materialised
         yield dg.AssetObservation("published_dataset", metadata=_metadata(repo, report))
@@ -79,7 +82,7 @@ def published_dataset(
 
 def _metadata(repo: str, report: Any) -> dict[str, Any]:
     names = dict.fromkeys([*report.rows, *report.added, *report.removed])
-    moved = [
+    diff = [
         {
             "config and split": name,
             "rows": report.rows.get(name, 0),
@@ -103,7 +106,7 @@ def _metadata(repo: str, report: Any) -> dict[str, Any]:
             },
         ),
         "rows": dg.MetadataValue.json(report.rows),
-        **({"diff": records(moved)} if moved else {}),
+        **({"diff": records(diff)} if diff else {}),
         **({"changes": records(files)} if files else {}),
         **({"link": dg.MetadataValue.url(report.url)} if report.url else {}),
     }
@@ -113,12 +116,12 @@ def _metadata(repo: str, report: Any) -> dict[str, Any]:
 
 
 def _last(context: dg.AssetCheckExecutionContext) -> dict[str, Any]:
-    """Return what the last publication said of itself; empty for none, and for a dry run."""
+    """Return the metadata of the last publication; empty for none and for a dry run."""
     event = context.instance.get_latest_materialization_event(dg.AssetKey("published_dataset"))
     if event is None or event.asset_materialization is None:
         return {}
-    said = {name: value.value for name, value in event.asset_materialization.metadata.items()}
-    return {} if said.get("dry_run") or said.get("commit", "none") == "none" else said
+    found = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    return {} if found.get("dry_run") or found.get("commit", "none") == "none" else found
 
 
 def _nothing() -> dg.AssetCheckResult:
@@ -127,16 +130,16 @@ def _nothing() -> dg.AssetCheckResult:
 
 @dg.asset_check(asset="published_dataset")
 def published_revision(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """The commit is on the Hub, and its tag names it."""
+    """The commit is on the Hub, and its tag points to it."""
     from composer_pipeline.publishing.commit import published_refs
 
-    said = _last(context)
-    if not said:
+    last = _last(context)
+    if not last:
         return _nothing()
-    named = published_refs(said["repo"]).get(f"refs/tags/{said['tag']}", "nothing")
+    named = published_refs(last["repo"]).get(f"refs/tags/{last['tag']}", "nothing")
     return dg.AssetCheckResult(
-        passed=named == said["commit"],
-        metadata={"commit": said["commit"], "tag": said["tag"], "tag_names": named},
+        passed=named == last["commit"],
+        metadata={"commit": last["commit"], "tag": last["tag"], "tag_names": named},
     )
 
 
@@ -145,11 +148,11 @@ def published_rows(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResul
     """The Hub's Parquet files have as many rows as were published."""
     from composer_pipeline.publishing.commit import published_rows as counted
 
-    said = _last(context)
-    if not said:
+    last = _last(context)
+    if not last:
         return _nothing()
-    found = counted(said["repo"], said["commit"])
-    wanted = said["rows"] if isinstance(said["rows"], dict) else json.loads(said["rows"])
+    found = counted(last["repo"], last["commit"])
+    wanted = last["rows"] if isinstance(last["rows"], dict) else json.loads(last["rows"])
     return dg.AssetCheckResult(
         passed=found == wanted,
         metadata={"rows": sum(found.values()), "published": sum(wanted.values())},
@@ -161,13 +164,13 @@ def published_loads(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResu
     """``datasets`` streams the first row of each configuration and split from the commit."""
     from composer_pipeline.publishing.commit import first_rows
 
-    said = _last(context)
-    if not said:
+    last = _last(context)
+    if not last:
         return _nothing()
-    columns = first_rows(said["repo"], said["commit"])
+    columns = first_rows(last["repo"], last["commit"])
     return dg.AssetCheckResult(
-        passed=set(columns) == set(said["rows"]) and all(columns.values()),
-        metadata={"loaded": len(columns), "configurations_and_splits": len(said["rows"])},
+        passed=set(columns) == set(last["rows"]) and all(columns.values()),
+        metadata={"loaded": len(columns), "configurations_and_splits": len(last["rows"])},
     )
 
 

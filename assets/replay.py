@@ -15,11 +15,11 @@ from assets.money import (
     COST_TAG,
     DayRecorder,
     budget_metadata,
+    observe_bill,
+    observe_ceiling,
     scope_of_run,
-    tell_bill,
-    tell_ceiling,
 )
-from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
+from assets.pages import OWNERS, TablePage, plots_of, record_run, records, table_metadata, usd
 from assets.partitions import DAYS, PAID, days_of
 from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.errors import ComposerError
@@ -32,36 +32,36 @@ if TYPE_CHECKING:
     from composer_pipeline.teachers.report import OnProgress, ReplayReport, Snapshot
     from composer_pipeline.teachers.selection import DaysFirst
 
-#: Seconds between two reports of a run that goes on.
+#: Seconds between two progress reports of a run.
 EVERY_S = 10.0
 
 
 class FirstDay(Enum):
-    """Which day of a run is bought first."""
+    """The day of a run that is bought first."""
 
     OLDEST = "oldest"
     NEWEST = "newest"
 
 
 class ReplayConfig(dg.Config):
-    """What a run may buy."""
+    """What a run may buy, and in which order."""
 
     max_usd: Any = Field(
         default="",
         description=(
-            "Ceiling in USD, 1.5 or '1.5', of this run and of what is started from it again, or"
-            " of the whole backfill; empty takes COMPOSER_MAX_USD."
+            "Ceiling in USD, 1.5 or '1.5', of this run and its re-executions, or of the whole"
+            " backfill; COMPOSER_MAX_USD if empty."
         ),
     )
     days_first: FirstDay = Field(
         default=FirstDay.OLDEST,
         description=(
             "Which day is bought first. A day is bought from all teachers before the next one"
-            " begins, so a ceiling leaves whole days."
+            " begins, so a run that reaches its ceiling leaves complete days."
         ),
     )
     max_states: int = Field(
-        default=0, description="Replay at most this many states of the days; 0 is all."
+        default=0, description="Replay at most this many states of the days; 0 replays all."
     )
 
 
@@ -92,7 +92,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             description=(
                 f"Replies of {teacher.model} ({teacher.family} family"
                 + (", a control that never votes" if teacher.control else "")
-                + f") to {_which(teacher.ask_share)} of the day"
+                + f") to {_states_of(teacher.ask_share)} of the day"
                 + (", simulated by the loopback server." if teachers.endpoint.simulated else ".")
                 + f"\n\n{plots_of('teacher_replies')}"
             ),
@@ -118,7 +118,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         store = lake.open()
         checked = [key.asset_key for key in context.selected_asset_check_keys]
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
-        if not names:  # the check alone was asked for
+        if not names:  # only the check was selected
             yield from budget_results(store, teachers.ledger, checked, free=True)
             return
         try:
@@ -129,21 +129,21 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         free = not report.spent_usd + report.reserved_usd
         yield from budget_results(store, teachers.ledger, checked, free=free)
         if report.exhausted_scope:
-            # An outcome, not a failure: what is whole is recorded, the rest stays to do.
+            # An outcome, not a failure: complete days are materialised, the rest stays missing.
             return
         missing = Counter(item["teacher"] for item in report.not_bought)
         for name in names:
             if not missing[name]:
                 yield recorder.result(name)
-        if why := _why(report, missing):
-            # What was bought stays recorded; only the teachers that miss replies do not.
-            listed = [dict(item) for item in report.not_bought[:20]]
+        if why := _failure(report, missing):
+            # Complete days stay materialised; only teachers with missing replies fail.
+            rows = [dict(item) for item in report.not_bought[:20]]
             raise dg.Failure(
                 description=why,
                 metadata={
                     "spent_usd": float(report.spent_usd),
                     "ceiling_usd": float(report.ceiling_usd),
-                    **({"not_bought": records(listed)} if listed else {}),
+                    **({"not_bought": records(rows)} if rows else {}),
                 },
                 allow_retries=False,
             )
@@ -158,7 +158,7 @@ def _buy(
     teachers: TeachersResource,
     names: list[str],
 ) -> "tuple[ReplayReport, DayRecorder]":
-    """Buy what the run is for; each day is recorded when it is whole."""
+    """Buy the replies of the run; each day is materialised when it is complete."""
     from composer_pipeline.preferences.vote import VoteDecision
     from composer_pipeline.teachers.plan import selector_for
     from composer_pipeline.teachers.replies import billed_teachers, day_figures
@@ -171,7 +171,7 @@ def _buy(
 
     def page_of(name: str, day: str) -> dict[str, Any]:
         life = billed_teachers(store, ledger).get(name)
-        return pages[name].of(day, _of_day(day_figures(store, name, day), life))
+        return pages[name].of(day, _day_numbers(day_figures(store, name, day), life))
 
     keys = {name: teacher_key(name) for name in names}
     recorder = DayRecorder(context, keys, page_of)
@@ -193,43 +193,50 @@ def _buy(
         days_first=first,
         on_day=recorder.day,
     )
-    chosen = _of_selection(selector.report().to_dict()) if selector else {}
-    tell_run(context, _of_run(report) | chosen)
+    # What the selection left out, with an estimate of the pairs that this missed.
+    selection = {
+        f"selection_{name}": value
+        for name, value in (selector.report().to_dict() if selector else {}).items()
+        if value is not None and not isinstance(value, dict)
+    }
+    record_run(context, _run_numbers(report) | selection)
     recorder.rest(days, report.missing)
-    tell_bill(context, store, sorted(report.by_day_teacher))
+    observe_bill(context, store, sorted(report.by_day_teacher))
     metadata = budget_metadata(store, teachers.ledger)
     context.log_event(dg.AssetMaterialization("budget", metadata=metadata))
     if report.exhausted_scope:
         at = report.stopped_day
-        bought = {name: _in_words(day_figures(store, name, at)) for name in names}
-        tell_ceiling(context, keys, at, report.missing.get(at, {}), bought, report.at_the_ceiling())
+        bought = {name: _bought(day_figures(store, name, at)) for name in names}
+        observe_ceiling(
+            context, keys, at, report.missing.get(at, {}), bought, report.at_the_ceiling()
+        )
     return report, recorder
 
 
-def _in_words(figures: Mapping[str, int | float]) -> str:
-    """Return what was bought of a day; numbers would be drawn."""
+def _bought(figures: Mapping[str, int | float]) -> str:
+    """Return what was bought of a day as text: numbers would be plotted."""
     replies = sum(int(figures.get(name, 0)) for name in ("ok", "unusable", "unreadable", "refused"))
     return f"{replies} replies for ${usd(int(figures.get('cost_picodollars', 0))):.6f}"
 
 
-def _which(share: float) -> str:
+def _states_of(share: float) -> str:
     return "every state" if share == 1 else f"a fixed sample ({share:.2%}) of the states"
 
 
-def _why(report: "ReplayReport", missing: Counter[str]) -> str:
-    """Return why the run failed, where it did: the cases in which the command line exits 1."""
+def _failure(report: "ReplayReport", missing: Counter[str]) -> str:
+    """Return why the run failed, or "": the cases in which the command line exits 1."""
     teachers = ", ".join(
         f"{name} ({count} replies; {report.by_teacher[name].stopped or 'see not_bought'})"
         for name, count in sorted(missing.items())
     )
     stopped = report.stopped()
     if missing and (report.replies or stopped):
-        return f"Some teachers did not answer: {teachers}. What was bought is kept; run again."
+        return f"Replies are missing: {teachers}. What was bought is kept; run again."
     return str(stopped[0]) if stopped else report.problem()
 
 
 def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgress":
-    """A callback that logs a line and observes each teacher's asset every ten seconds."""
+    """Return a callback that logs a line and observes each teacher's asset every ten seconds."""
     day = context.partition_keys[0] if len(context.partition_keys) == 1 else None
     next_at = EVERY_S
 
@@ -239,7 +246,7 @@ def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgres
             return
         next_at = snapshot.elapsed_s + EVERY_S
         context.log.info(snapshot.line())
-        # A run that is killed leaves the last amount that was known.
+        # A killed run leaves the last known amount.
         spent = f"{snapshot.settled_usd:.6f}"
         context.instance.add_run_tags(context.run_id, {COST_TAG: spent})
         for name in names:
@@ -247,15 +254,15 @@ def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgres
                 dg.AssetObservation(
                     asset_key=teacher_key(name),
                     partition=day,
-                    metadata=_of_moment(snapshot, name),
+                    metadata=_progress_of(snapshot, name),
                 )
             )
 
     return report
 
 
-def _of_moment(snapshot: "Snapshot", name: str) -> dict[str, str]:
-    """How far a teacher and the run's budget are: in words, since numbers would be drawn."""
+def _progress_of(snapshot: "Snapshot", name: str) -> dict[str, str]:
+    """Return a teacher's progress and the run's budget as text: numbers would be plotted."""
     teacher = snapshot.by_teacher[name]
     return {
         "state": teacher.state,
@@ -266,8 +273,8 @@ def _of_moment(snapshot: "Snapshot", name: str) -> dict[str, str]:
     }
 
 
-def _of_day(figures: Mapping[str, int | float], life: "Pico | None") -> dict[str, Any]:
-    """What the table says of a day, and what the teacher cost up to now."""
+def _day_numbers(figures: Mapping[str, int | float], life: "Pico | None") -> dict[str, Any]:
+    """Return a day's figures with its cost and the teacher's total cost in USD."""
     found = dict(figures)
     cost = found.pop("cost_picodollars", None)
     return {
@@ -277,20 +284,11 @@ def _of_day(figures: Mapping[str, int | float], life: "Pico | None") -> dict[str
     }
 
 
-def _of_selection(figures: dict[str, Any]) -> dict[str, Any]:
-    """What was left out, and the estimate of the pairs that this missed."""
-    return {
-        f"selection_{name}": value
-        for name, value in figures.items()
-        if value is not None and not isinstance(value, dict)
-    }
-
-
-def _of_run(report: "ReplayReport") -> dict[str, Any]:
-    """What holds for the whole run, also when it covers several days: calls by teacher."""
+def _run_numbers(report: "ReplayReport") -> dict[str, Any]:
+    """Return the numbers of the whole run, over all of its days."""
     figures = report.by_teacher.items()
     left = report.ceiling_usd - report.spent_usd - report.reserved_usd
-    if report.left_usd is not None:  # another ceiling than the run's may have refused
+    if report.left_usd is not None:  # a ceiling of another scope may bind
         left = min(left, report.left_usd)
     return {
         "calls": sum(found.calls for _, found in figures),

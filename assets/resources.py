@@ -1,7 +1,7 @@
-"""Resources: where the lake, the sessions, the recipes and the trainer are.
+"""Resources: where the lake, the sessions, the teachers and the recipes are.
 
-``OPENROUTER_API_KEY`` and ``HF_TOKEN`` are read from the environment by the code
-that sends them, so they are in no run configuration and no log.
+``OPENROUTER_API_KEY`` and ``HF_TOKEN`` are read from the environment by the code that sends them,
+so they are in no run configuration and no log.
 """
 
 from decimal import Decimal, InvalidOperation
@@ -16,7 +16,7 @@ from composer_pipeline.settings import Settings, recipes_dir
 
 
 def amount_of(given: object, name: str) -> Decimal:
-    """Return an amount in USD; a number does as well as its text."""
+    """Return an amount in USD, given as a number or as text."""
     wrong = f"{name}: {given!r} is not an amount in USD"
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise InputError(wrong)
@@ -47,10 +47,10 @@ class SessionsResource(dg.ConfigurableResource[None]):
 
 
 class TeachersResource(dg.ConfigurableResource[None]):
-    """The teacher file, the ledger's place and the default ceiling of a run.
+    """The teacher file, the ledger's path and the default ceiling of a run.
 
-    A ledger on PostgreSQL is named by ``COMPOSER_LEDGER``, whose URL may hold a password
-    and is therefore in no resource.
+    A ledger on PostgreSQL is set by ``COMPOSER_LEDGER``: its URL may contain a password and is
+    therefore in no resource.
     """
 
     file: str
@@ -58,7 +58,7 @@ class TeachersResource(dg.ConfigurableResource[None]):
     max_usd: str = "1.00"
 
     def ceiling(self, override: object = "") -> Decimal:
-        """Return the ceiling of a run in USD; a number does as well as its text."""
+        """Return the ceiling of a run in USD."""
         chosen = self.max_usd if override in ("", None) else override
         return amount_of(chosen, "max_usd")
 
@@ -66,7 +66,7 @@ class TeachersResource(dg.ConfigurableResource[None]):
 class RecipesResource(dg.ConfigurableResource[None]):
     """The preference, data-juicer and training recipes, and the folder of training runs.
 
-    An evaluation takes ``evaluate_per_kind`` states of each kind, ``COMPOSER_EVALUATE_PER_KIND``;
+    An evaluation takes ``evaluate_per_kind`` states of each kind (``COMPOSER_EVALUATE_PER_KIND``);
     0 is all.
     """
 
@@ -82,7 +82,7 @@ class RecipesResource(dg.ConfigurableResource[None]):
 
 
 class PublicationResource(dg.ConfigurableResource[None]):
-    """The dataset's repository on the Hub, whether the night publishes, and rows of simulation.
+    """The repository on the Hub, whether to publish nightly, and whether to allow simulated rows.
 
     ``COMPOSER_PUBLISH_REPO``, ``COMPOSER_PUBLISH_NIGHTLY`` and ``COMPOSER_PUBLISH_SIMULATED``;
     without a repository nothing is published.
@@ -94,7 +94,7 @@ class PublicationResource(dg.ConfigurableResource[None]):
 
 
 class RetentionResource(dg.ConfigurableResource[None]):
-    """For how many days Dagster remembers runs (``COMPOSER_KEEP_RUNS_DAYS``); 0 is for ever."""
+    """How many days Dagster keeps runs (``COMPOSER_KEEP_RUNS_DAYS``); 0 keeps them for ever."""
 
     keep_days: int = 0
 

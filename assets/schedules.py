@@ -1,7 +1,8 @@
-"""Jobs, schedules and the retention of runs."""
+"""Jobs, schedules, and the retention of runs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -30,25 +31,25 @@ harvest_job = dg.define_asset_job(
     "harvest",
     selection=FREE_SELECTION,
     partitions_def=DAYS,
-    description="Archive changed sessions and parse them into states and hints; costs nothing.",
+    description="Archive changed sessions, and parse them into states and hints; costs nothing.",
 )
 plan_job = dg.define_asset_job(
     "plan",
     selection=dg.AssetSelection.assets("replay_plan"),
     partitions_def=DAYS,
-    description="Say what the teachers' replies would cost; it costs nothing and sends nothing.",
+    description="Estimate what the teachers' replies would cost; costs nothing and sends nothing.",
 )
 replay_job = dg.define_asset_job(
     "replay_and_pair",
     selection=REPLAY_SELECTION,
     partitions_def=DAYS,
-    description="Plan, buy the teachers' replies under the ceiling, and make and normalise pairs.",
+    description="Plan, buy the teachers' replies under the ceiling, build and normalise pairs.",
 )
 pairs_job = dg.define_asset_job(
     "pair",
     selection=PAIRS_SELECTION,
     partitions_def=DAYS,
-    description="Make pairs of the replies that there are, and normalise them; costs nothing.",
+    description="Build pairs from the existing replies, and normalise them; costs nothing.",
 )
 train_job = dg.define_asset_job(
     "train",
@@ -83,14 +84,12 @@ _ENDED = [
     dg.DagsterRunStatus.FAILURE,
     dg.DagsterRunStatus.CANCELED,
 ]
-
-
-#: Storage ids that one query names.
+#: Storage ids per query.
 _CHUNK = 500
 
 
 class ForgetConfig(dg.Config):
-    """How much is forgotten."""
+    """How long runs are kept; 0 takes COMPOSER_KEEP_RUNS_DAYS."""
 
     keep_days: int = 0
 
@@ -99,20 +98,22 @@ class ForgetConfig(dg.Config):
 def forget(
     context: dg.OpExecutionContext, config: ForgetConfig, retention: RetentionResource
 ) -> None:
-    """Delete old runs with their events and logs, but not what shows a day as made."""
+    """Delete old runs with their events and logs, except the newest materialisations."""
     days = config.keep_days or retention.keep_days
     if days <= 0:
-        context.log.info("Nothing is forgotten: COMPOSER_KEEP_RUNS_DAYS is not set.")
+        context.log.info("No run is deleted: COMPOSER_KEEP_RUNS_DAYS is not set.")
         return
-    gone, kept = forget_runs(context.instance, datetime.now(UTC) - timedelta(days=days))
-    context.log.info(f"{gone} runs forgotten; {kept} older ones stay, as they made what is newest.")
+    deleted, kept = forget_runs(context.instance, datetime.now(UTC) - timedelta(days=days))
+    context.log.info(
+        f"Deleted {deleted} runs; kept {kept} older runs with newest materialisations."
+    )
 
 
 def forget_runs(instance: dg.DagsterInstance, before: datetime) -> tuple[int, int]:
-    """Delete the runs that ended before a moment; return (how many, how many had to stay)."""
-    needed = _makers_of_the_newest(instance)
+    """Delete the runs that ended before a moment; return (deleted, kept)."""
+    needed = _runs_of_newest_materializations(instance)
     old = dg.RunsFilter(statuses=_ENDED, updated_before=before)
-    gone = kept = 0
+    deleted = kept = 0
     for record in instance.get_run_records(old):
         run_id = record.dagster_run.run_id
         if run_id in needed:
@@ -121,12 +122,12 @@ def forget_runs(instance: dg.DagsterInstance, before: datetime) -> tuple[int, in
         for key in _log_keys(instance, run_id):
             instance.compute_log_manager.delete_logs(log_key=key)
         instance.delete_run(run_id)
-        gone += 1
-    return gone, kept
+        deleted += 1
+    return deleted, kept
 
 
-def _makers_of_the_newest(instance: dg.DagsterInstance) -> set[str]:
-    """Return the runs that made the newest materialisation of each asset and partition."""
+def _runs_of_newest_materializations(instance: dg.DagsterInstance) -> set[str]:
+    """Return the runs of the newest materialisation of each asset and partition."""
     kind, store = dg.DagsterEventType.ASSET_MATERIALIZATION, instance.event_log_storage
     runs: set[str] = set()
     for key in instance.get_asset_keys():
@@ -147,34 +148,48 @@ def _log_keys(instance: dg.DagsterInstance, run_id: str) -> Iterator[list[str]]:
             yield [run_id, "compute_logs", event.logs_captured_data.file_key]
 
 
-@dg.job(description="Delete what Dagster remembers of runs older than COMPOSER_KEEP_RUNS_DAYS.")
+@dg.job(description="Delete Dagster's records of runs older than COMPOSER_KEEP_RUNS_DAYS.")
 def forget_old_runs() -> None:
-    """Delete old runs, their events and logs; the lake is not touched."""
+    """Delete old runs with their events and logs; the lake is not changed."""
     forget()
-
-
-def build_retention(keep_days: int) -> dg.ScheduleDefinition:
-    """Return the schedule ``nightly_retention``, on where runs are not kept for ever."""
-    on = keep_days > 0
-    return dg.ScheduleDefinition(
-        name="nightly_retention",
-        job=forget_old_runs,
-        cron_schedule="30 6 * * *",
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED,
-        description="Forget old runs, where COMPOSER_KEEP_RUNS_DAYS says how many days are kept.",
-    )
 
 
 Requests = Iterator[dg.RunRequest | dg.SkipReason]
 
 
-@dg.schedule(
-    cron_schedule="30 2 * * *",
-    job=harvest_job,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Harvest the days that changed at the source, or that are not parsed as now.",
+def _status(on: bool) -> dg.DefaultScheduleStatus:
+    return dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED
+
+
+def _schedule(
+    cron: str, job: UnresolvedAssetJobDefinition, description: str, *, on: bool
+) -> Callable[[Callable[..., Any]], dg.ScheduleDefinition]:
+    return dg.schedule(
+        cron_schedule=cron,
+        job=job,
+        execution_timezone="UTC",
+        default_status=_status(on),
+        description=description,
+    )
+
+
+def build_retention(keep_days: int) -> dg.ScheduleDefinition:
+    """Return the schedule ``nightly_retention``; it is on if runs are not kept for ever."""
+    return dg.ScheduleDefinition(
+        name="nightly_retention",
+        job=forget_old_runs,
+        cron_schedule="30 6 * * *",
+        execution_timezone="UTC",
+        default_status=_status(keep_days > 0),
+        description="Delete records of runs older than COMPOSER_KEEP_RUNS_DAYS, if that is set.",
+    )
+
+
+@_schedule(
+    "30 2 * * *",
+    harvest_job,
+    "Harvest the days that changed at the source or were parsed by another version.",
+    on=True,
 )
 def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
     """Request one run for each range of days that are not current."""
@@ -185,23 +200,22 @@ def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
     yield from _runs(lake, days, nothing)
 
 
-@dg.schedule(
-    cron_schedule="30 3 * * *",
-    job=replay_job,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.STOPPED,
-    description="Ask each teacher what it has not answered of the last month. Off: it spends.",
+@_schedule(
+    "30 3 * * *",
+    replay_job,
+    "Buy the missing replies of each teacher for the last month. Off by default: it spends money.",
+    on=False,
 )
 def nightly_replay(
     context: dg.ScheduleEvaluationContext, lake: LakeResource, teachers: TeachersResource
 ) -> Requests:
-    """Request one run for each range of days with the same teachers to ask."""
+    """Request one run for each range of days with the same teachers to query."""
     from composer_pipeline.maintenance.status import TRIES, replay_days
     from composer_pipeline.teachers.ledger.ledger import ledger_target, standing_ceilings
     from composer_pipeline.teachers.teachers import TeacherSet
 
     try:
-        asked = TeacherSet.load(teachers.file)
+        teacher_set = TeacherSet.load(teachers.file)
     except InputError as error:
         yield dg.SkipReason(str(error))
         return
@@ -209,18 +223,18 @@ def nightly_replay(
     store = lake.open()
     if not standing_ceilings(ledger_target(store, teachers.ledger or None), today):
         yield dg.SkipReason(
-            "No ceiling stands over what nights spend together: set one with the job set_ceiling,"
+            "No ceiling limits what all nights spend together: set one with the job set_ceiling,"
             f" for example of month:{today:%Y-%m} or of global."
         )
         return
     groups: dict[tuple[str, ...], list[str]] = {}
-    for day, names in replay_days(store, asked, today).items():
+    for day, names in replay_days(store, teacher_set, today).items():
         groups.setdefault(tuple(names), []).append(day)
     for chosen, days in groups.items():
-        some = [dg.AssetKey(["teacher_replies", name]) for name in chosen]
+        replies = [dg.AssetKey(["teacher_replies", name]) for name in chosen]
         pairs = [dg.AssetKey(name) for name in ("preference_pairs", "normalized_pairs")]
-        everybody = len(chosen) == len(asked.teachers)
-        yield from _runs(lake, days, selection=None if everybody else [*some, *pairs])
+        everybody = len(chosen) == len(teacher_set.teachers)
+        yield from _runs(lake, days, selection=None if everybody else [*replies, *pairs])
     if not groups:
         yield dg.SkipReason(
             "Every teacher has answered each state of the last month,"
@@ -228,12 +242,11 @@ def nightly_replay(
         )
 
 
-@dg.schedule(
-    cron_schedule="30 4 * * *",
-    job=pairs_job,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Make the pairs of days that enough families answered, and normalise them.",
+@_schedule(
+    "30 4 * * *",
+    pairs_job,
+    "Build and normalise the pairs of days that enough families answered.",
+    on=True,
 )
 def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
     """Request one run for each range of days whose pairs are not current."""
@@ -241,55 +254,52 @@ def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
 
     rules = recipes.rules()
     if rules.semantic_judge:
-        yield dg.SkipReason("The preference recipe names a paid judge: pairs are made by a person.")
+        yield dg.SkipReason("The preference recipe names a paid judge: start the job by hand.")
         return
     days = pairs_days(lake.open(), rules, recipes.normalize)
     yield from _runs(lake, days, "Every day that two families answered has its pairs, normalised.")
 
 
-@dg.schedule(
-    cron_schedule="30 6 * * 0",
-    job=train_job,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.STOPPED,
-    description="Build the dataset, train and evaluate. Off: it takes hours.",
+@_schedule(
+    "30 6 * * 0",
+    train_job,
+    "Build the dataset, train and evaluate. Off by default: it takes hours.",
+    on=False,
 )
 def weekly_train(lake: LakeResource) -> Requests:
-    """Request one run, where there are pairs; the same data and recipe use the same run folder."""
-    yield _where_there_are_pairs(lake)
+    """Request one run if there are pairs; the same data and recipe use the same run folder."""
+    yield _if_pairs(lake)
 
 
-@dg.schedule(
-    cron_schedule="30 5 * * *",
-    job=nightly_publish_job,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Build and publish the dataset, where COMPOSER_PUBLISH_NIGHTLY says so.",
+@_schedule(
+    "30 5 * * *",
+    nightly_publish_job,
+    "Build and publish the dataset, if COMPOSER_PUBLISH_NIGHTLY is set.",
+    on=True,
 )
 def nightly_publish(lake: LakeResource, publication: PublicationResource) -> Requests:
-    """Request one run, where a repository is named and publishing by night was asked for."""
+    """Request one run if a repository and nightly publication are configured."""
     if publication.repo and publication.nightly:
-        yield _where_there_are_pairs(lake)
+        yield _if_pairs(lake)
     else:
         yield dg.SkipReason("COMPOSER_PUBLISH_REPO and COMPOSER_PUBLISH_NIGHTLY=1 turn it on.")
 
 
-@dg.schedule(
-    cron_schedule="30 8 * * 0",
-    job=nightly_publish_job,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.STOPPED,
-    description="Build the dataset and publish it. Off: rows leave the machine.",
+@_schedule(
+    "30 8 * * 0",
+    nightly_publish_job,
+    "Build and publish the dataset. Off by default: rows leave the machine.",
+    on=False,
 )
 def weekly_publish(lake: LakeResource, publication: PublicationResource) -> Requests:
-    """Request one run, where a repository is named and there are pairs."""
+    """Request one run if a repository is configured and there are pairs."""
     if publication.repo:
-        yield _where_there_are_pairs(lake)
+        yield _if_pairs(lake)
     else:
-        yield dg.SkipReason("COMPOSER_PUBLISH_REPO names no repository.")
+        yield dg.SkipReason("COMPOSER_PUBLISH_REPO is not set.")
 
 
-def _where_there_are_pairs(lake: LakeResource) -> dg.RunRequest | dg.SkipReason:
+def _if_pairs(lake: LakeResource) -> dg.RunRequest | dg.SkipReason:
     if lake.open().days("normalized_pairs"):
         return dg.RunRequest()
     return dg.SkipReason("There are no pairs yet.")
@@ -301,7 +311,7 @@ def _runs(
     nothing: str = "",
     selection: list[dg.AssetKey] | None = None,
 ) -> Requests:
-    """Yield one request a range, or the reason why there is nothing to do."""
+    """Yield one request per range of days, or the reason why there is nothing to do."""
     store = lake.open()
     held = {*store.days("raw_files"), *store.days("states")}
     ranges = day_ranges([day for day in days if DAYS.has_partition_key(day)], held)

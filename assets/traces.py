@@ -1,4 +1,4 @@
-"""Archive the raw sessions, parse them into TraceStates."""
+"""The raw session archive, and the trace states parsed from it."""
 
 import dagster as dg
 
@@ -31,7 +31,7 @@ def raw_sessions(
     teachers: TeachersResource,
 ) -> None:
     """Raw bytes of Claude Code sessions, kept after Claude Code deletes its own (30 days)."""
-    from assets.adopt import tell_lake
+    from assets.adopt import report_lake
     from composer_pipeline.traces.archive import harvest
 
     store, days = lake.open(), days_of(context)
@@ -39,7 +39,7 @@ def raw_sessions(
     report = harvest(store, sessions.paths(), days=set(days))
     for day in days:
         context.add_asset_metadata(page.of(day, report.day(day)), partition_key=day)
-    tell_lake(context.instance, store, sessions, teachers, skip=days)
+    report_lake(context.instance, store, sessions, teachers, skip=days)
 
 
 @dg.asset(
@@ -58,7 +58,7 @@ def raw_sessions(
 @explained
 @one_sentence
 def trace_states(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
-    """One TraceState for each model response: what the agent saw, and what it did."""
+    """One trace state for each model response: what the agent saw, and what it did."""
     from composer_pipeline.traces.ingest import day_audit
     from composer_pipeline.traces.parse import parse_days
 

@@ -1,4 +1,4 @@
-"""The composer loss through a trainer plug-in, held-out evaluation, and the report."""
+"""The trained model, its evaluation on held-out sessions, and the HTML report."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from composer_pipeline.versions import EVALUATION_VERSION, REPORT_VERSION, TRAIN
 
 
 class TrainConfig(dg.Config):
-    """What to train."""
+    """The training recipe."""
 
-    recipe: str = Field(default="", description="Training recipe; empty takes COMPOSER_TRAIN.")
+    recipe: str = Field(default="", description="Training recipe; COMPOSER_TRAIN if empty.")
 
 
 @dg.asset(
@@ -36,12 +36,12 @@ def trained_model(
     recipes: RecipesResource,
     pipes: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult[None]:
-    """A model trained with GRPO + SDPO + trace-replay DPO by replicas that commit rounds."""
+    """A model trained with GRPO + SDPO + trace-replay DPO by DiLoCo replicas."""
     from composer_pipeline.training.run import about, channel_curves, prepare, report
 
     prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
     if not prepared.complete:
-        # After a kill -9 of the run its training ends too.
+        # A kill -9 of the run ends its training too.
         env = {**prepared.env, **child_of_this()}
         pipes.run(
             context=context, command=prepared.command, env=env, cwd=prepared.cwd
@@ -63,7 +63,7 @@ def trained_model(
 
 
 def _timeline(run_dir: Path) -> dict[str, dg.MetadataValue]:
-    """Return the picture that the run has left; runs of earlier versions have none."""
+    """Return the timeline of the run's replicas, if it has written one."""
     from composer_pipeline.diloco.views import read_timeline
 
     drawn = read_timeline(run_dir)
@@ -73,14 +73,14 @@ def _timeline(run_dir: Path) -> dict[str, dg.MetadataValue]:
 
 
 class EvaluateConfig(dg.Config):
-    """How much is measured."""
+    """The size of the evaluation."""
 
     per_kind: int = Field(
         default=0,
-        description="At most so many states of each kind; 0 takes COMPOSER_EVALUATE_PER_KIND.",
+        description="At most this many states of each kind; 0 takes COMPOSER_EVALUATE_PER_KIND.",
     )
     max_new_tokens: int = Field(
-        default=0, description="Tokens of an answer; 0 takes the recipe's max_completion_tokens."
+        default=0, description="Tokens per answer; 0 takes the recipe's max_completion_tokens."
     )
 
 
@@ -100,7 +100,7 @@ def model_evaluation(
     lake: LakeResource,
     recipes: RecipesResource,
 ) -> dg.MaterializeResult[None]:
-    """What model and base do on states that training never saw: actions and likelihoods."""
+    """Actions and likelihoods of the model and its base on states that training never saw."""
     from composer_pipeline.evaluation.evaluate import TRAINED, evaluate
     from composer_pipeline.evaluation.report import HEAD, pictures, table
     from composer_pipeline.markdown import table as markdown_table
@@ -135,7 +135,7 @@ def model_evaluation(
 
 
 def _trained_run(context: dg.AssetExecutionContext) -> str:
-    """The run folder that ``trained_model`` last reported: evaluate that, not a new guess."""
+    """Return the run folder that ``trained_model`` last reported."""
     run_dir = run_dir_of(context.instance, "trained_model")
     if run_dir is None:
         raise dg.Failure("trained_model has not been materialised yet.", allow_retries=False)
@@ -152,16 +152,16 @@ def _trained_run(context: dg.AssetExecutionContext) -> str:
 @explained
 @one_sentence
 def report(lake: LakeResource, recipes: RecipesResource) -> dg.MaterializeResult[None]:
-    """The dataset version as one HTML file that needs nothing else: numbers, runs, twenty pairs."""
+    """The dataset version as one self-contained HTML file: numbers, runs, twenty pairs."""
     from composer_pipeline.report.write import write_report
 
-    made = write_report(lake.open(), run_root=recipes.run_root)
+    written = write_report(lake.open(), run_root=recipes.run_root)
     return dg.MaterializeResult(
         metadata={
-            "file": dg.MetadataValue.path(str(made.path)),
-            "version": made.version,
-            "runs": ", ".join(made.runs) or "none",
-            "missing": ", ".join(made.missing) or "nothing",
-            **figures("report", {"pairs": made.pairs}),
+            "file": dg.MetadataValue.path(str(written.path)),
+            "version": written.version,
+            "runs": ", ".join(written.runs) or "none",
+            "missing": ", ".join(written.missing) or "nothing",
+            **figures("report", {"pairs": written.pairs}),
         }
     )

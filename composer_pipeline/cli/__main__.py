@@ -28,7 +28,7 @@ from composer_pipeline.settings import load_env_file
 #: Importing a module registers its commands.
 COMMANDS = (setup, traces, teachers, maintenance, preferences, dataset, training)
 
-#: The commands as ``--help`` lists them: in the order in which a person meets them.
+#: The commands as ``--help`` lists them, in the order in which they are first used.
 PARTS = {
     "Data": ("init", "ingest", "status", "sessions", "states", "state"),
     "Money": ("plan", "replay", "budget"),
@@ -37,8 +37,8 @@ PARTS = {
     "Training": ("train", "replicas", "evaluate", "environment"),
     "Maintenance": ("doctor", "verify", "reparse", "forget", "withdraw", "redact"),
 }
-for _place, (_title, _names) in enumerate(PARTS.items()):
-    _part = cyclopts.Group(_title, sort_key=_place)
+for _position, (_title, _names) in enumerate(PARTS.items()):
+    _part = cyclopts.Group(_title, sort_key=_position)
     for _order, _name in enumerate(_names):
         app[_name].group = (_part,)
         app[_name].sort_key = _order
@@ -46,13 +46,13 @@ app.register_install_completion_command()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with the contract's code."""
+    """Run the command line and exit with its code."""
     if arguments is None:
         load_env_file()
     try:
         app(
             list(arguments) if arguments is not None else None,
-            console=Console(),  # of now: the terminal may have become another width
+            console=Console(),  # new, since the terminal may have been resized
             exit_on_error=False,
             print_error=False,
         )

@@ -1,4 +1,4 @@
-"""What every command shares: the app, its common options, and how a report is printed."""
+"""What all commands share: the app, common options, progress and printing."""
 
 import json
 import os
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Table(_RichTable):
-    """A ``rich`` table whose strings, title and headers included, are shown as they are."""
+    """A ``rich`` table whose strings, including title and headers, are not markup."""
 
     def __init__(self, *headers: Any, title: str | Text | None = None, **options: Any) -> None:
         heads = [Text(head) if isinstance(head, str) else head for head in headers]
@@ -48,27 +48,27 @@ class Table(_RichTable):
             self.add_column(head)
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """Add a row; a string is text."""
+        """Add a row; strings are not markup."""
         super().add_row(
             *(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options
         )
 
 
-#: Seconds between two lines of progress where there is no terminal.
+#: Seconds between two lines of progress without a terminal.
 LINE_S = 10.0
 
 
 class LiveReplay:
-    """Shows snapshots in place while it is entered; a line each ten seconds without a terminal."""
+    """Shows snapshots in place on a terminal; elsewhere a line every ten seconds."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._console = console
-        self._shown = console.is_terminal
-        self._told_s = 0.0
+        self._terminal = console.is_terminal
+        self._printed_s = 0.0
 
     def __enter__(self) -> "LiveReplay":
-        if self._shown:
+        if self._terminal:
             self._live.__enter__()
         return self
 
@@ -78,21 +78,21 @@ class LiveReplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._shown:
+        if self._terminal:
             self._live.__exit__(kind, error, trace)
 
     def __call__(self, snapshot: "Snapshot") -> None:
         """Show a snapshot."""
-        if self._shown:
+        if self._terminal:
             self._live.update(table(snapshot), refresh=True)
-        elif snapshot.elapsed_s - self._told_s >= LINE_S:
-            self._told_s = snapshot.elapsed_s
+        elif snapshot.elapsed_s - self._printed_s >= LINE_S:
+            self._printed_s = snapshot.elapsed_s
             self._console.print(snapshot.line(), markup=False, highlight=False, soft_wrap=True)
 
 
 def table(snapshot: "Snapshot") -> Table:
-    """Return a snapshot as a table: money in the title, one row a teacher."""
-    shown = Table(
+    """Return a snapshot as a table: money in the title, one row per teacher."""
+    rows = Table(
         title=(
             f"{snapshot.phase}, {snapshot.elapsed_s:.0f} s: ${snapshot.settled_usd:.4f} settled,"
             f" ${snapshot.reserved_usd:.4f} reserved of ${snapshot.ceiling_usd:.2f}"
@@ -100,10 +100,10 @@ def table(snapshot: "Snapshot") -> Table:
         title_justify="left",
     )
     for name in ("teacher", "done", "cached", "unknown", "in flight", "p50", "p95", "cache read"):
-        shown.add_column(name, justify="left" if name == "teacher" else "right")
+        rows.add_column(name, justify="left" if name == "teacher" else "right")
     for name, teacher in snapshot.by_teacher.items():
         state = "" if teacher.state == "ok" else f" ({teacher.state})"
-        shown.add_row(
+        rows.add_row(
             name + state,
             f"{teacher.done}/{teacher.total}",
             str(teacher.cached),
@@ -113,7 +113,7 @@ def table(snapshot: "Snapshot") -> Table:
             _ms(teacher.latency_p95_ms),
             "" if teacher.cache_read_share is None else f"{teacher.cache_read_share:.0%}",
         )
-    return shown
+    return rows
 
 
 def _ms(value: float | None) -> str:
@@ -124,7 +124,7 @@ NOTHING = "-"
 
 
 def readable(value: Any, name: str = "") -> str:
-    """Return a value as text: a line for each entry of a mapping or list."""
+    """Return a value as text, with one line per entry of a mapping or list."""
     if isinstance(value, Mapping):
         return "\n".join(f"{key}: {_inline(item, key)}" for key, item in value.items()) or NOTHING
     if isinstance(value, list | tuple):
@@ -149,12 +149,12 @@ def _inline(value: Any, name: str) -> str:
 
 
 if "COLUMNS" in os.environ:
-    # Of a dumb terminal rich takes the width only together with the height.
+    # On a dumb terminal rich reads the width only together with the height.
     os.environ.setdefault("LINES", "24")
 
 
 def _default(value: Any) -> str | None:
-    """Return a default as help shows it; nothing for what only means "not given"."""
+    """Return a default as help shows it; ``None`` for one that only means "not given"."""
     return None if value in ("", (), 0, False, None) else str(value)
 
 
@@ -174,11 +174,11 @@ err = Console(stderr=True)
 
 
 def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
-    """Return the lake of ``--lake``, else of the settings."""
+    """Return the lake of ``--lake`` or else of the settings."""
     lake = Lake(url or Settings.from_env().lake)
     if not lake.is_there() and not new:
         raise InputError(
-            f"{lake.url} holds no lake; name one with --lake or COMPOSER_LAKE, or make one with"
+            f"{lake.url} is not a lake; set one with --lake or COMPOSER_LAKE, or create one with"
             " composer-pipeline init or ingest"
         )
     if not (new or whole):
@@ -194,7 +194,7 @@ def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
 
 
 def ledger_of(lake: str, ledger: str) -> str | Path:
-    """Return where the ledger is."""
+    """Return the ledger's path or URL."""
     from composer_pipeline.teachers.ledger.ledger import ledger_target
 
     named = ledger or Settings.from_env().ledger
@@ -202,7 +202,7 @@ def ledger_of(lake: str, ledger: str) -> str | Path:
 
 
 def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
-    """Return where the ledger is; ``None`` for a bucket without one."""
+    """Return the ledger's path or URL; ``None`` for a bucket without one."""
     from composer_pipeline.teachers.ledger.ledger import ledger_target
 
     named = ledger or Settings.from_env().ledger
@@ -210,14 +210,14 @@ def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
 
 
 def at_least(least: int, value: int, option: str) -> int:
-    """Return a number of an option."""
+    """Return an option's value, which must be at least ``least``."""
     if value < least:
         raise InputError(f"{option} must be at least {least}, got {value}")
     return value
 
 
 def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
-    """Print a report as one JSON object, or as a table of two columns without the days."""
+    """Print a report as one JSON object, or as a two-column table without the days."""
     if as_json:
         sys.stdout.write(json.dumps(report, ensure_ascii=False, default=str) + "\n")
         return
@@ -230,7 +230,7 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
 
 
 class Bar:
-    """A progress bar with the time left on a terminal; elsewhere a line each ten seconds."""
+    """A progress bar with the remaining time on a terminal; elsewhere a line every ten seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -247,16 +247,16 @@ class Bar:
         )
         self.bar.__enter__()
         self.tasks: dict[str, Any] = {}
-        began = told = self._clock()
+        began = printed = self._clock()
 
         def report(label: str, done: int, total: int) -> None:
-            nonlocal told
+            nonlocal printed
             if label not in self.tasks:
                 self.tasks[label] = self.bar.add_task(label, total=total or None)
             self.bar.update(self.tasks[label], completed=done, total=total or None)
             now = self._clock()
-            if not err.is_terminal and now - told >= LINE_S:
-                told = now
+            if not err.is_terminal and now - printed >= LINE_S:
+                printed = now
                 of = f" of {total:,}" if total else ""
                 line = f"{label}: {done:,}{of}, {now - began:.0f} s"
                 err.print(line, markup=False, highlight=False)
@@ -268,7 +268,7 @@ class Bar:
 
 
 def usd(text: str, option: str) -> Decimal:
-    """Read an amount above 0."""
+    """Parse an amount above 0."""
     try:
         value = Decimal(text)
     except InvalidOperation as error:
@@ -283,35 +283,33 @@ def usd(text: str, option: str) -> Decimal:
 
 
 def checked(text: str, option: str) -> str:
-    """Return a date as it was typed."""
+    """Return a date of the form YYYY-MM-DD unchanged."""
     try:
         if date.fromisoformat(text).isoformat() == text:
             return text
     except ValueError:
         pass
-    raise InputError(f"{option} {text!r} is no date of the form YYYY-MM-DD")
+    raise InputError(f"{option} {text!r} is not a date of the form YYYY-MM-DD")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class DayFilter:
-    """Days, by name or from one to another."""
+    """Days, by date or by range."""
 
-    day: Annotated[
-        Sequence[str], Parameter(help="Only this day (YYYY-MM-DD); may be given again.")
-    ] = ()
+    day: Annotated[Sequence[str], Parameter(help="Only this day (YYYY-MM-DD); repeatable.")] = ()
     since: Annotated[str, Parameter(help="Only this day and later ones.")] = ""
     until: Annotated[str, Parameter(help="Only this day and earlier ones.")] = ""
 
     def typed(self) -> list[str]:
-        """Return the options as a person types them."""
+        """Return the options as they are typed on a command line."""
         values = [(name, getattr(self, name)) for name in ("since", "until", "session", "project")
                   if getattr(self, name, "")]  # fmt: skip
         values += [("day", day) for day in self.day]
         return [f"--{name} {shlex.quote(value)}" for name, value in values]
 
     def days(self, lake: Lake, table: str = "states") -> list[str] | None:
-        """Return the days that are meant; ``None`` for all."""
+        """Return the selected days; ``None`` for all."""
         for text in self.day:
             checked(text, "--day")
         for option, text in (("--since", self.since), ("--until", self.until)):
@@ -326,28 +324,26 @@ class DayFilter:
             words = [", ".join(self.day)] if self.day else []
             words += [f"since {self.since}"] if self.since else []
             words += [f"until {self.until}"] if self.until else []
-            what = _WORDS.get(table, table)
+            what = _TABLE_WORDS.get(table, table)
             raise InputError(f"lake {lake.url} has no {what} of {' '.join(words)}")
         return sorted(found)
 
 
-_WORDS = {"raw_files": "archived session"}
+_TABLE_WORDS = {"raw_files": "archived session"}
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class SessionFilter(DayFilter):
-    """Days, and the sessions of a project or by the beginning of their ids."""
+    """Days, and sessions by project or by a prefix of their id."""
 
-    session: Annotated[
-        str, Parameter(help="Only this session; the beginning of its id is enough.")
-    ] = ""
+    session: Annotated[str, Parameter(help="Only this session; a prefix of its id is enough.")] = ""
     project: Annotated[
         str, Parameter(help="Only this project: a glob of its path or of its last folder.")
     ] = ""
 
     def sessions(self, lake: Lake) -> set[str] | None:
-        """Return the sessions that are meant, on whatever day; ``None`` for all."""
+        """Return the selected sessions, of any day; ``None`` for all."""
         from composer_pipeline.maintenance.forget import of_project
 
         if not (self.session or self.project):

@@ -1,4 +1,4 @@
-"""Commands that look after a lake: verify, reparse, forget, withdraw."""
+"""Commands that maintain a lake: verify, reparse, forget, withdraw, doctor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,9 +34,9 @@ def verify(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Read the whole lake: hashes, counts, redaction, and the ledger against the replies.
+    """Verify the whole lake: hashes, counts, redaction, and the ledger against the replies.
 
-    Nothing is changed; what is wrong is named with what mends it.
+    Changes nothing; each problem is reported with its remedy.
     """
     from composer_pipeline.maintenance.verify import verify as run
 
@@ -61,10 +61,10 @@ def reparse(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write sessions, states and replies again from the raw bytes; costs nothing.
+    """Rewrite sessions, states and replies from the raw bytes; costs nothing.
 
-    For a damaged day, a new version of the parser, or changed redaction rules. Run `pairs` after
-    it: what later stages made stays until they run.
+    For a damaged day, a new version of the parser, or changed redaction rules. Run `pairs`
+    afterwards: the output of later stages stays until they run.
     """
     from composer_pipeline.maintenance.forget import redact_again
 
@@ -93,22 +93,22 @@ def forget(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Remove sessions for good: archive, tables, the ledger's bytes, exports.
+    """Delete sessions permanently: archive, tables, replies in the ledger, exports.
 
-    Sessions that repeat their records go with them, and no ingest takes them again. Amounts stay in
-    the ledger. With none named, an interrupted `forget` is finished. Trained models, what was
-    published, and backups are not reached.
+    Sessions that repeat their records are deleted with them, and no ingest accepts them again.
+    Amounts stay in the ledger. Without a selection, an interrupted `forget` is finished. Trained
+    models, published datasets and backups are not changed.
 
     Args:
-        session: one session, by its id or the beginning of it.
+        session: one session, by its id or a prefix of it.
         project: every session of a project: a glob of its path, or of its last folder.
-        text: every session in which this text stands.
-        dry_run: say what would go; remove nothing.
+        text: every session that contains this text.
+        dry_run: report what would be deleted; delete nothing.
     """
     from composer_pipeline.maintenance.forget import forget as run
 
-    named = partial(run, session=session, project=project, text=text, dry_run=dry_run)
-    _take_out(named, lake, ledger, as_json, "forget")
+    selected = partial(run, session=session, project=project, text=text, dry_run=dry_run)
+    _remove(selected, lake, ledger, as_json, "forget")
 
 
 @app.command
@@ -122,30 +122,27 @@ def withdraw(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Take sessions back for good: as `forget`, and no dataset and no publication has them again.
+    """Withdraw sessions permanently: as `forget`, and from all later datasets and publications.
 
-    A tombstone stays in the lake, made of hashes. The commands that it prints bring the withdrawal
-    to the Hub: a publication after the tombstone has no row of the sessions, and removes the older
-    ones from the repository's history. With none named, an interrupted one is finished.
+    A tombstone of hashes stays in the lake. The printed commands bring the withdrawal to the Hub: a
+    publication after the tombstone has no row of the sessions, and removes older rows from the
+    repository's history. Without a selection, an interrupted withdrawal is finished.
 
     Args:
-        session: one session, by its id or the beginning of it; by its whole id also where the lake
-            holds nothing of it any more.
-        repository: every session of a repository, also later ones: a glob of its path, or of its
-            last folder.
-        text: every session in which this text stands.
-        dry_run: say what would go; remove nothing.
+        session: one session, by its id or a prefix of it; by its full id even if the lake no longer
+            holds anything of it.
+        repository: every session of a repository, later ones included: a glob of its path, or of
+            its last folder.
+        text: every session that contains this text.
+        dry_run: report what would be deleted; delete nothing.
     """
     from composer_pipeline.maintenance.forget import withdraw as run
 
-    named = partial(run, session=session, repository=repository, text=text, dry_run=dry_run)
-    _take_out(named, lake, ledger, as_json, "withdraw")
+    selected = partial(run, session=session, repository=repository, text=text, dry_run=dry_run)
+    _remove(selected, lake, ledger, as_json, "withdraw")
 
 
-def _take_out(
-    run: Callable[..., Report], lake: str, ledger: str, as_json: bool, title: str
-) -> None:
-    """Take sessions out of a lake and its books, and show what that did."""
+def _remove(run: Callable[..., Report], lake: str, ledger: str, as_json: bool, title: str) -> None:
     store = open_lake(lake, whole=True)
     with Bar() as progress:
         report = run(store, ledger=named_ledger(store, ledger), progress=progress)
@@ -162,7 +159,7 @@ def doctor(
     """Check the environment, the keys (present or not), the recipes and the lake.
 
     Args:
-        fix: give an older lake's files and folders the modes of new ones: only their owner.
+        fix: make the lake's files and folders accessible to their owner only.
     """
     from composer_pipeline.maintenance.doctor import run_checks
 

@@ -1,4 +1,4 @@
-"""Commands at the beginning: init, status."""
+"""Commands: init, status."""
 
 import json
 import sys
@@ -35,26 +35,26 @@ def init(
     yes: Annotated[bool, Parameter(negative="")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a lake, and write where things are into .env, which every command reads.
+    """Create a lake, and write the settings to .env, which every command reads.
 
-    Asks for what was not named, on a terminal; elsewhere, and with --yes, takes the defaults.
-    Lines of .env that it does not know stay. Keys are never written: export OPENROUTER_API_KEY.
+    On a terminal it prompts for options that were not given; elsewhere, and with --yes, it takes
+    the defaults. Other lines of .env are kept. Keys are never written: export OPENROUTER_API_KEY.
 
     Args:
         sessions: folder of sessions (COMPOSER_SESSIONS).
         teachers: teacher file (COMPOSER_TEACHERS).
-        max_usd: ceiling of a replay in USD, where it names none (COMPOSER_MAX_USD).
-        yes: ask nothing.
+        max_usd: default ceiling of a replay in USD (COMPOSER_MAX_USD).
+        yes: do not prompt.
     """
     from composer_pipeline.teachers.teachers import TeacherSet
 
     settings = Settings.from_env()
-    asking = sys.stdin.isatty() and not yes and not as_json
+    interactive = sys.stdin.isatty() and not yes and not as_json
     answers = {
-        "COMPOSER_LAKE": _asked("lake", lake, settings.lake, asking),
-        "COMPOSER_SESSIONS": _asked("sessions", sessions, settings.sessions, asking),
-        "COMPOSER_TEACHERS": _asked("teachers", teachers, settings.teachers, asking),
-        "COMPOSER_MAX_USD": _asked("ceiling in USD", max_usd, settings.max_usd, asking),
+        "COMPOSER_LAKE": _answer("lake", lake, settings.lake, interactive),
+        "COMPOSER_SESSIONS": _answer("sessions", sessions, settings.sessions, interactive),
+        "COMPOSER_TEACHERS": _answer("teachers", teachers, settings.teachers, interactive),
+        "COMPOSER_MAX_USD": _answer("ceiling in USD", max_usd, settings.max_usd, interactive),
     }
     usd(answers["COMPOSER_MAX_USD"], "--max-usd")
     TeacherSet.load(answers["COMPOSER_TEACHERS"])
@@ -67,24 +67,24 @@ def init(
     file = env_file()
     before = file.read_text(encoding="utf-8") if file.is_file() else ""
     if answers["COMPOSER_TEACHERS"] == Settings().teachers:
-        del answers["COMPOSER_TEACHERS"]  # the file that comes with the program may move
+        del answers["COMPOSER_TEACHERS"]  # the packaged file may move
     replace(file, with_values(before, answers), str(file))
     report = {"lake": store.url, "settings": str(file.absolute()), **answers}
     report["next"] = f"composer-pipeline ingest {answers['COMPOSER_SESSIONS']}"
     show(report, as_json, "init")
 
 
-def _asked(what: str, given: str, default: str, asking: bool) -> str:
-    if given or not asking:
+def _answer(name: str, given: str, default: str, interactive: bool) -> str:
+    if given or not interactive:
         return given or default
-    return Console().input(f"{what} [{default}]: ", markup=False).strip() or default
+    return Console().input(f"{name} [{default}]: ", markup=False).strip() or default
 
 
 @app.command
 def status(
     *, lake: LakeOption = "", ledger: LedgerOption = "", as_json: JsonOption = False
 ) -> None:
-    """Say what is in the lake, its size by table, its days, what it cost, and what is next."""
+    """Show the lake: size by table, days, cost, and the next step."""
     from composer_pipeline.maintenance.status import status as run
 
     store = open_lake(lake)

@@ -1,8 +1,8 @@
-"""Commands: ingest, sessions, states, state."""
+"""Commands on sessions and states: ingest, sessions, states, state, redact."""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from composer_pipeline.cli.common import (
     Bar,
@@ -22,6 +24,7 @@ from composer_pipeline.cli.common import (
     show,
 )
 from composer_pipeline.errors import InputError
+from composer_pipeline.states.state import TraceState, block_text, blocks_of
 
 
 @app.command
@@ -36,14 +39,14 @@ def ingest(
 ) -> None:
     """Archive and parse session files or folders.
 
-    `states` is what the lake holds now and what `plan` and `replay` ask about: each response once,
-    those of subagents (`subagent_states`) included. What was read before is not read again.
+    `states` counts what the lake now holds and what `plan` and `replay` query: each response once,
+    including those of subagents (`subagent_states`). Files that were read before are skipped.
 
     Args:
         paths: JSONL files, or folders of them.
-        exclude: a glob of files or folders that are never archived (COMPOSER_EXCLUDE, parted by
-            commas): their whole path, or the name of a file or folder.
-        per_file: count what is in each file instead, read before or not.
+        exclude: glob of files or folders that are never archived (COMPOSER_EXCLUDE, separated by
+            commas): their full path, or the name of a file or folder.
+        per_file: count the contents of each file instead, whether it was read before or not.
     """
     from composer_pipeline.traces.ingest import ingest as run
     from composer_pipeline.traces.ingest import ingest_changes
@@ -66,8 +69,7 @@ def states(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List states, day by day, in the order of time; with --json, one object a line."""
-    from composer_pipeline.cli.states_views import STATE_HEAD, state_line
+    """List states by day, in chronological order; with --json, one object per line."""
     from composer_pipeline.states.load import list_states
 
     store = open_lake(lake)
@@ -97,9 +99,7 @@ def sessions(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions and subagents with their counts; with --json, one object a line."""
-    from composer_pipeline.cli.states_views import session_table
-
+    """List sessions and subagents with their counts; with --json, one object per line."""
     store = open_lake(lake)
     days, wanted = only.days(store, "sessions"), only.sessions(store)
     every = store.select(
@@ -129,19 +129,18 @@ def sessions(
 
 @app.command
 def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Show one state: what the agent saw, what it did, and what came of it.
+    """Show one state: what the agent saw, what it did, and what happened next.
 
     Args:
-        state_id: as `states` lists it; an unambiguous beginning is enough.
+        state_id: as `states` lists it; an unambiguous prefix is enough.
     """
-    from composer_pipeline.cli.states_views import show_state
     from composer_pipeline.states.load import following, load_state
 
     store = open_lake(lake)
     found = load_state(store, state_id)
-    behind = following(store, found)
+    results = following(store, found)
     if not as_json:
-        show_state(Console(), found, behind)
+        show_state(Console(), found, results)
         return
     out = {
         "state_id": found.state_id,
@@ -154,17 +153,17 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
         "repaired": found.repaired,
         "error_kind": found.error_kind,
         "hint": found.hint,
-        "next": behind,
+        "next": results,
     }
     show(out, True, "")
 
 
 @app.command
 def redact(file: Path, /, *, as_json: JsonOption = False) -> None:
-    """Print what redaction would replace in a file, and why; nothing is changed.
+    """Print what redaction would replace in a file, and why; changes nothing.
 
     Args:
-        file: any text; of a session (.jsonl) or a .json file, the decoded strings.
+        file: any text file; in a session (.jsonl) or .json file, the decoded strings are checked.
     """
     from composer_pipeline.redaction.redact import explain_file
 
@@ -185,5 +184,129 @@ def redact(file: Path, /, *, as_json: JsonOption = False) -> None:
         table.add_row(r.place, r.rule, f"{r.shown} ({r.length})", r.new)
     console = Console()
     console.print(table, markup=False) if found.replacements else None
-    told = ", ".join(f"{kind} {count}" for kind, count in sorted(found.counts.items()))
-    console.print(told or "nothing would be replaced", markup=False)
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(found.counts.items()))
+    console.print(counts or "nothing would be replaced", markup=False)
+
+
+#: Messages of a prefix: the first and the last few in one line each, the last two in full.
+HEAD, TAIL, OPEN = 3, 12, 2
+_LINE, _BLOCK, _RESULT = 110, 600, 2000
+
+#: Characters of an id that tables for people show.
+SHORT_ID = 12
+
+
+def show_state(console: Console, state: TraceState, following: Sequence[Mapping[str, Any]]) -> None:
+    """Print a state: its prefix folded, its action, what happened next, its hint."""
+    console.rule(f"state {state.state_id}")
+    facts = {
+        "session": state.session_id + (f" / agent {state.agent_id}" if state.agent_id else ""),
+        "when": f"{state.ts or state.day} turn {state.turn}",
+        "model": f"{state.model or '?'} (Claude Code {state.version or '?'})",
+        "where": state.cwd or state.project,
+        "prefix": f"{len(state.messages)} messages, {state.fidelity}"
+        + ("" if state.on_active_path else ", abandoned branch"),
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(Text(name, style="dim"), Text(value))
+    console.print(grid)
+    console.rule("what it saw", style="dim")
+    if state.system:
+        console.print(Text(f"system: {_cut(state.system, _LINE)}", style="dim"))
+    if state.tools:
+        console.print(Text(f"tools: {len(state.tools)} schemas", style="dim"))
+    _prefix(console, state.messages)
+    console.rule("what it did", style="bold")
+    if state.action.text:
+        console.print(Text(state.action.text))
+    for number, call in enumerate(state.action.tool_calls):
+        console.print(Text(f"[{number}] {call.name}", style="bold cyan"))
+        for key, value in call.arguments.items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            console.print(Padding(Text(f"{key}: {_cut_block(text, _RESULT)}"), (0, 0, 0, 4)))
+    console.rule("what happened next", style="dim")
+    if not following:
+        console.print(Text("nothing is recorded", style="dim"))
+    for block in following:
+        error = block.get("is_error") is True
+        console.print(Text(_cut_block(block_text(block), _RESULT), style="red" if error else ""))
+    if state.error_kind:
+        console.rule(f"hint: {state.error_kind}", style="yellow")
+        target = {None: "", -1: ", about the whole action"}.get(
+            state.hint_call, f", about call {state.hint_call}"
+        )
+        console.print(Text(f"from {state.hint_source or 'nowhere'}{target}", style="dim"))
+        console.print(Text(_cut_block(state.hint or "(no words)", _RESULT)))
+
+
+def _prefix(console: Console, messages: Sequence[Mapping[str, Any]]) -> None:
+    hidden = range(HEAD, max(HEAD, len(messages) - TAIL - OPEN))
+    for number, message in enumerate(messages):
+        if number in hidden:
+            if number == hidden.start:
+                note = f"  ... {len(hidden)} messages folded; --json shows all"
+                console.print(Text(note, style="dim"))
+            continue
+        blocks = blocks_of(message)
+        label = Text(f"{number:4} {message['role']:<9} ", style="bold")
+        if number < len(messages) - OPEN:
+            line = " | ".join(" ".join(block_text(block).split()) for block in blocks)
+            console.print(Text.assemble(label, _cut(line, _LINE)), soft_wrap=True)
+            continue
+        console.print(label)
+        for block in blocks:
+            console.print(Padding(Text(_cut_block(block_text(block), _BLOCK)), (0, 0, 0, 5)))
+
+
+def _cut(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[:limit] + "..."
+
+
+def _cut_block(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]} ... ({len(text):,} characters)"
+
+
+_STATE_LINE = "{:<12}  {:<12}  {:>8}  {:<10}  {}"
+STATE_HEAD = _STATE_LINE.format("state", "session", "messages", "error", "tools")
+
+
+def state_line(row: Mapping[str, Any]) -> str:
+    """Return one row of ``list_states`` as a line."""
+    line = _STATE_LINE.format(
+        row["state_id"][:SHORT_ID],
+        # A subagent has its own id, as in the list of sessions.
+        f"+ {row['agent_id']}"[:SHORT_ID] if row["agent_id"] else row["session_id"][:SHORT_ID],
+        row["n_messages"],
+        (row["error_kind"] or "")[:16],
+        ", ".join(row["tools"]),
+    )
+    return "".join(char if char.isprintable() else "?" for char in line).rstrip()
+
+
+def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return sessions as a table, one row per trajectory."""
+    # Without lines between them, the columns fit the start of the prompt into 80 characters.
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
+    widths = {"day": 10, "session": 9, "project": 11}
+    counts = ("states", "calls", "errors", "hints", "compact")
+    for name, width in widths.items():
+        table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
+    for name in counts:
+        table.add_column(name, width=len(name), justify="right", no_wrap=True)
+    table.add_column("first prompt", ratio=1, min_width=8, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        # A subagent is listed below its session, with its own id.
+        label = f"+ {row['agent_id']}" if row["agent_id"] else row["session_id"]
+        table.add_row(
+            row["day"],
+            label[:9] if row["agent_id"] else label[:8],
+            (row["project"] or "").rsplit("/", 1)[-1],
+            *(str(row[name]) for name in ("states", "tool_calls", "tool_errors", "hints")),
+            str(row["compactions"]),
+            " ".join(row["first_prompt"].split())[:80],
+        )
+    return table

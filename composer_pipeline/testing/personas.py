@@ -1,18 +1,18 @@
 """How the simulated teachers decide: scripts, personas, and answers for unknown states.
 
-A script knows, for a prefix, what the agent did and whether there was something better.
+A script maps a prefix to the agent's action and, if there is one, a better action.
 
 ========== =====================================================================
 persona    decision
 ========== =====================================================================
-careful    the better action where there is one, else the agent's
+careful    the better action if there is one, else the agent's
 steady     the same decisions, written differently: description, key order, quotes
 contrarian always the agent's action
-flaky      something nobody else does
+flaky      an action that no other persona takes
 ========== =====================================================================
 
-For a prefix outside the script, ``careful`` and ``steady`` take the same generic action,
-made from a hash of the prefix and the tools that are offered; ``contrarian`` another one.
+For a prefix outside the script, ``careful`` and ``steady`` take the same generic action, derived
+from a hash of the prefix and the offered tools; ``contrarian`` another one.
 """
 
 import hashlib
@@ -41,25 +41,17 @@ _FLAKY = (
 
 
 class Script:
-    """Maps a prefix, as it arrives on the wire without its system message, to actions.
-
-    Args:
-        entries: :func:`prefix_key` -> (the agent's action, a better one or ``None``).
-    """
+    """Maps a prefix, without its system message, to (the agent's action, a better one or None)."""
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
         self.entries = dict(entries or {})
 
     @staticmethod
     def from_states(states: Iterable[TraceState], answers: Mapping[str, Action]) -> "Script":
-        """Build a script from trace states.
+        """Build a script from trace states and better actions by API message id.
 
-        Where states share a prefix (a rewind), the first one with an answer counts.
-
-        Args:
-            states: trace states.
-            answers: API message id -> better action, as a model would write it. It is
-                redacted like everything that a teacher sees.
+        Answers are redacted like everything that a teacher sees. Of states that share a prefix (a
+        rewind), the first one with an answer counts.
         """
         from composer_pipeline.redaction.redact import redact_text, redact_value
 
@@ -79,11 +71,7 @@ class Script:
 
     @staticmethod
     def from_sessions(folder: str | Path, answers: Mapping[str, Action]) -> "Script":
-        """Parse session files with the pipeline's own parser and build a script.
-
-        Raises:
-            InputError: the folder has no readable sessions.
-        """
+        """Build a script from a folder of session files."""
         from composer_pipeline.states.load import load_states
         from composer_pipeline.traces.ingest import ingest
 
@@ -93,7 +81,7 @@ class Script:
             return Script.from_states(load_states(lake), answers)
 
     def decide(self, persona: PersonaName, body: Mapping[str, Any]) -> Action:
-        """Return what a persona does when it is asked with ``body``."""
+        """Return the action of a persona for a request."""
         entry = self.entries.get(prefix_key(body.get("messages") or []))
         if entry is None:
             salt = {"careful": "", "steady": ""}.get(persona, persona)
@@ -109,13 +97,13 @@ class Script:
 
 
 def prefix_key(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return the hash of wire messages, system messages left out."""
+    """Return the hash of wire messages without system messages."""
     rest = [message for message in messages if message.get("role") != "system"]
     return hashlib.sha256(orjson.dumps(rest)).hexdigest()
 
 
 def generic_action(body: Mapping[str, Any], salt: str) -> Action:
-    """Return an action for a prefix that no script knows; the same for the same input."""
+    """Return a deterministic action for a prefix that is in no script."""
     digest = hashlib.sha256((prefix_key(body.get("messages") or []) + salt).encode()).digest()
     tools = sorted(tool["function"]["name"] for tool in body.get("tools") or [])
     known = [*_FLAKY, ToolCall("Read", {"file_path": "README.md"})]
@@ -132,7 +120,7 @@ def restyled(action: Action) -> Action:
         arguments = dict(reversed(call.arguments.items()))
         if call.name == "Bash":
             command = str(arguments.get("command", ""))
-            # Double quotes expand more than single ones; swap only where nothing expands.
+            # Double quotes expand more than single ones; swap only if nothing expands.
             if "'" in command and not any(char in command for char in '"$`\\!\n'):
                 arguments["command"] = command.replace("'", '"')
             arguments["description"] = "Run the next step"

@@ -1,6 +1,6 @@
 """The bundled sample sessions, and what a careful teacher would have done in them.
 
-``scripts/sample_sessions`` wrote the files below ``sample_sessions/``. Actions are given as a model
+``scripts/sample_sessions`` writes the files below ``sample_sessions/``. Actions are as a model
 would write them, with the fictional home folders of the sessions; the lake holds them redacted.
 """
 
@@ -29,5 +29,5 @@ def _answers() -> dict[str, Action]:
 
 
 def answers() -> dict[str, Action]:
-    """Return message id to the better action, for the states whose action was poor."""
+    """Return message id -> better action, for the states whose action was poor."""
     return dict(_answers())

@@ -77,9 +77,9 @@ def write_dataset(lake: Lake, *, rows: int = 8, split: str = "train") -> None:
         hints.append(
             {**common, "action": [wrong], "hint": hint, "source": "tool_error", "span_call": 0}
         )
-        asked = [{"role": "user", "content": f"Show me the {name} module of the {split} tree."}]
+        question = [{"role": "user", "content": f"Show me the {name} module of the {split} tree."}]
         successes.append(
-            {**common, "state_id": f"own-{split}-{i}", "prompt": asked, "action": [right]}
+            {**common, "state_id": f"own-{split}-{i}", "prompt": question, "action": [right]}
         )
     lake.write("dataset_pairs", pairs, split=split)
     lake.write("dataset_groups", groups, split=split)

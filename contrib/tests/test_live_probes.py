@@ -16,7 +16,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
@@ -40,7 +40,7 @@ def serve(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Serve:
     def start(**options: Any) -> LoopbackOpenRouter:
         server, cut_off = serve(**options), 0
 
-        def held(asked: Asked) -> bool:
+        def held(asked: SeenRequest) -> bool:
             rhyme = "rhyme" in str(server.bodies[asked.total - 1])
             return rhyme and asked.nth == 1 and asked.total > cut_off
 

@@ -117,12 +117,13 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
 
 def _tell_published(instance: dg.DagsterInstance, published: Mapping[str, Any]) -> None:
     """Show in Dagster what the command line published; the Hub of this machine is gone by then."""
-    from assets.adopt import TOLD
+    from assets.adopt import REPORTED_BY
 
     told = {name: published[name] for name in ("tag", "address", "card")}
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
-            "published_dataset", metadata={**told, TOLD: "make demo, whose Hub ended with it"}
+            "published_dataset",
+            metadata={**told, REPORTED_BY: "make demo, whose Hub has ended"},
         )
     )
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from dagster._core.test_utils import freeze_time
 
-from assets.adopt import adopt, tell_lake
+from assets.adopt import adopt, report_lake
 from assets.partitions import DAYS
 from assets.resources import LakeResource, SessionsResource, TeachersResource
 from composer_pipeline.lake.store import Lake
@@ -68,14 +68,14 @@ def test_what_the_lake_holds_is_shown_once(lake: Lake) -> None:
         assert event is not None
         rows = len(lake.read("states", days=[DAY]))
         assert event.metadata["dagster/partition_row_count"].value == rows
-        assert tell_lake(instance, lake, SESSIONS, TEACHERS) == 0
+        assert report_lake(instance, lake, SESSIONS, TEACHERS) == 0
 
 
 def test_a_day_that_a_teacher_misses_stays_to_do(lake: Lake) -> None:
     note = Path(lake.root) / "made" / "replies" / "teacher=careful" / f"day={DAY}.json"
     note.write_text(note.read_text().replace('"missing":0', '"missing":3'))
     with dg.DagsterInstance.ephemeral() as instance:
-        tell_lake(instance, lake, SESSIONS, TEACHERS)
+        report_lake(instance, lake, SESSIONS, TEACHERS)
         assert DAY not in green(instance, "teacher_replies/careful")
         assert DAY in green(instance, "teacher_replies/steady")
 
@@ -88,7 +88,7 @@ def test_a_day_with_sessions_at_the_source_and_today_are_not_told_as_empty(
     line = f'{{"type":"user","timestamp":"{EMPTY}T10:00:00Z","sessionId":"late","uuid":"u"}}\n'
     (late / "late.jsonl").write_text(line)
     with dg.DagsterInstance.ephemeral() as instance:
-        tell_lake(instance, lake, SessionsResource(path=str(late)), TEACHERS)
+        report_lake(instance, lake, SessionsResource(path=str(late)), TEACHERS)
         for asset in ("raw_sessions", "trace_states", "teacher_replies/careful"):
             assert not {EMPTY, DAYS.get_last_partition_key()} & green(instance, asset), asset
             assert "2026-11-03" in green(instance, asset), asset
@@ -96,7 +96,7 @@ def test_a_day_with_sessions_at_the_source_and_today_are_not_told_as_empty(
 
 def test_days_that_the_run_makes_are_its_own(lake: Lake) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        tell_lake(instance, lake, SESSIONS, TEACHERS, skip=[DAY, EMPTY])
+        report_lake(instance, lake, SESSIONS, TEACHERS, skip=[DAY, EMPTY])
         assert not {DAY, EMPTY} & green(instance, "trace_states")
 
 
@@ -107,5 +107,5 @@ def test_a_broken_teacher_file_and_a_missing_source_hide_nothing(
     broken.write_text(yaml.safe_dump({"teachers": 3}))
     nowhere = SessionsResource(path=str(tmp_path / "nowhere"))
     with dg.DagsterInstance.ephemeral() as instance:
-        tell_lake(instance, lake, nowhere, TeachersResource(file=str(broken)))
+        report_lake(instance, lake, nowhere, TeachersResource(file=str(broken)))
         assert green(instance, "trace_states") == days_over()

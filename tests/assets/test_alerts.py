@@ -113,7 +113,7 @@ def tick(instance: dg.DagsterInstance, cursor: str | None) -> Any:
 
 
 def a_while_ago() -> str:
-    return json.dumps({"since": time.time() - 60, "told": []})
+    return json.dumps({"since": time.time() - 60, "sent": []})
 
 
 def test_a_failed_run_is_told_once_without_its_key(

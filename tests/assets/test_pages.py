@@ -17,7 +17,7 @@ from assets.pages import (
     TablePage,
     explained,
     plots_of,
-    tell_run,
+    record_run,
 )
 from assets.publication import PublishConfig, published_dataset
 from assets.resources import LakeResource, PublicationResource, RecipesResource
@@ -86,7 +86,7 @@ def test_no_page_has_more_than_eight_plots_and_each_is_explained() -> None:
 def test_numbers_of_a_run_are_its_tags() -> None:
     @dg.op
     def step(context: dg.OpExecutionContext) -> None:
-        tell_run(context, {"calls": 0, "cost_usd": 0.25, "latency": None})
+        record_run(context, {"calls": 0, "cost_usd": 0.25, "latency": None})
 
     @dg.job
     def job() -> None:

@@ -12,14 +12,14 @@ from assets.schedules import range_tags
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.states.load import load_states
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
 from tests.fixtures.lake_states import DAY, write_sessions
 
-Fails = Callable[[Asked], Fault | None]
+Fails = Callable[[SeenRequest], Fault | None]
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_runs_at_once_buy_everything_once(
         for name in NAMES:
             key = dg.AssetKey(["teacher_replies", name])
             assert sorted(instance.get_materialized_partitions(key)) == DAYS
-        billed, bills = server.billed, len(server.books.bills)
+        billed, bills = server.billed, len(server.account.bills)
     assert "locked" not in said
     assert "OperationalError" not in said
     rows = lake.rows("replies")

@@ -272,7 +272,7 @@ def test_a_replay_tells_each_day_and_the_run(
     materialised: Any, lake: LakeResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: dict[str, Any] = {}
-    monkeypatch.setattr("assets.replay.tell_run", lambda _, numbers: told.update(numbers))
+    monkeypatch.setattr("assets.replay.record_run", lambda _, numbers: told.update(numbers))
     store, at = lake.open(), datetime(2026, 11, 20, tzinfo=UTC)
     for day, statuses in ((DAY, ["ok", "unusable"]), (NEXT, ["ok"])):
         rows = [

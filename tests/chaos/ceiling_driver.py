@@ -174,10 +174,10 @@ class Schedule:
         return ended
 
     def _bills(self) -> int:
-        return len(self.server.books.by_generation)
+        return len(self.server.account.by_generation)
 
     def _compare(self) -> None:
-        billed = Decimal(self.server.books.billed()) / 10**12
+        billed = Decimal(self.server.account.billed()) / 10**12
         self.most = max(self.most, billed)
         if billed > self.usd:
             self.faults.append(f"the provider has billed {billed} USD of {self.usd}")

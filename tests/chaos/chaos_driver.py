@@ -158,8 +158,8 @@ class Stage:
 
     def secrets(self) -> list[str]:
         """Return every key that must be in no file."""
-        minted = [key.secret for key in self.server.books.keys.values()]
-        return [self.key, self.management_key, *filter(None, minted), *self.server.books.deleted]
+        minted = [key.secret for key in self.server.account.keys.values()]
+        return [self.key, self.management_key, *filter(None, minted), *self.server.account.deleted]
 
     # -- processes -------------------------------------------------------------------
 
@@ -230,11 +230,11 @@ class Stage:
 
     def enough(self) -> bool:
         """Say whether the round has seen what it is there to see."""
-        dealt = sum(count > 0 for count in self.mix.dealt.values())
+        injected = sum(count > 0 for count in self.mix.injected.values())
         return (
             self.figures.kills >= self.plan.kills
             and self.figures.processes >= PROCESSES
-            and dealt >= self.plan.classes * (len(MIX) + 1)
+            and injected >= self.plan.classes * (len(MIX) + 1)
         )
 
     def add_work(self) -> None:
@@ -366,7 +366,7 @@ class Stage:
         figures.duplicates = self.server.duplicate_bills()
         figures.billed_bodies = len(bodies_billed(self.server))
         figures.in_lake = figures.billed_bodies - self.lost()
-        figures.faults = sorted(name for name, count in self.mix.dealt.items() if count)
+        figures.faults = sorted(name for name, count in self.mix.injected.items() if count)
         figures.faults += ["prices"] * self.prices_passed_the_cap
 
 

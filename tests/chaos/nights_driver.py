@@ -43,7 +43,7 @@ from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.settings import recipes_dir  # noqa: E402
 from composer_pipeline.teachers.ledger import operations  # noqa: E402
 from composer_pipeline.teachers.ledger.ledger import Ledger  # noqa: E402
-from composer_pipeline.testing.openrouter.faults import Asked, Fault  # noqa: E402
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest  # noqa: E402
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter  # noqa: E402
 from composer_pipeline.testing.personas import Script  # noqa: E402
 from composer_pipeline.testing.samples import answers, sample_sessions_dir  # noqa: E402
@@ -85,7 +85,7 @@ class Scene:
             teachers=str(root / "teachers.yaml"), sessions=str(sessions), max_usd="5",
         ).model_copy(update={"ledger": str(self.ledger)})  # fmt: skip
 
-    def fault(self, asked: Asked) -> Fault | None:
+    def fault(self, asked: SeenRequest) -> Fault | None:
         """Answer as a provider that does not list a model, while it is absent."""
         gone = self.absent and ABSENT in asked.model
         return Fault("unavailable", code="model_not_found") if gone else None

@@ -15,7 +15,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from tests.fixtures.lake_states import write_sessions
@@ -149,7 +149,7 @@ def test_kill_nine_under_a_tight_ceiling_never_overspends(stage: Stage) -> None:
 def test_faults_and_kills_together(stage: Stage) -> None:
     """Resets and truncated bodies besides the kills; the bill stays exact."""
 
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         if asked.nth > 1:
             return None
         dice = int(asked.digest[:4], 16) % 12

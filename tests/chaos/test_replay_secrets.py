@@ -120,14 +120,14 @@ def test_no_key_in_any_file_log_exception_or_process_list(tmp_path: Path) -> Non
         command = ("-m", "composer_pipeline.cli", "replay", "--json")
         run(*command)
         assert server.requests > 10
-        assert len(server.books.keys) + len(server.books.deleted) > 1  # a run key was made
+        assert len(server.account.keys) + len(server.account.deleted) > 1  # a run key was made
         # The provider refuses the key: the error says which variable, not what is in it.
         assert run(*command, COMPOSER_TEACHERS=str(plain), COMPOSER_LOOPBACK_KEY="x" + API_KEY) == 1
         assert "COMPOSER_LOOPBACK_KEY" in said[-1]
         run(*command, COMPOSER_TEACHERS=str(plain))
         assert run("-c", DAGSTER, DAY, COMPOSER_TEACHERS=str(plain)) == 0
-        secrets = [API_KEY, MANAGEMENT_KEY, *server.books.deleted]
-        secrets += [key.secret for key in server.books.keys.values()]
+        secrets = [API_KEY, MANAGEMENT_KEY, *server.account.deleted]
+        secrets += [key.secret for key in server.account.keys.values()]
     listed = seen.stop()
     assert b"composer_pipeline.cli" in listed
     assert b"assets.definitions" in listed

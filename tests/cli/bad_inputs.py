@@ -34,10 +34,10 @@ status
 
 #: Lakes that are none, and what is said of them.
 NO_LAKES = {
-    "missing": ("{tmp}/nowhere", "nowhere holds no lake"),
-    "empty folder": ("{empty}", "empty holds no lake"),
-    "other folder": ("{other}", "other holds no lake"),
-    "a file": ("{file}", "file.txt holds no lake"),
+    "missing": ("{tmp}/nowhere", "nowhere is not a lake"),
+    "empty folder": ("{empty}", "empty is not a lake"),
+    "other folder": ("{other}", "other is not a lake"),
+    "a file": ("{file}", "file.txt is not a lake"),
     "unknown scheme": ("foo://x/y", "Protocol not known: foo"),
     "no bucket": ("s3://", "names no bucket"),
     "no account": ("az://bucket/lake", "cannot be reached"),
@@ -110,14 +110,14 @@ plan --teachers {yaml}                    | yaml.yaml
 plan --teachers {badfield}                | temperatur
 plan --teachers {twice}                   | careful
 plan --teachers {noteachers}              | teachers
-plan --teachers {teachers} --day yesterday            | --day 'yesterday' is no date
-plan --teachers {teachers} --day 2026-13-01           | --day '2026-13-01' is no date
-plan --teachers {teachers} --day 2026-02-30           | --day '2026-02-30' is no date
-plan --teachers {teachers} --day 20261116             | --day '20261116' is no date
-plan --teachers {teachers} --day 2026-11-16T00:00     | is no date
-plan --teachers {teachers} --day ""                   | --day '' is no date
-plan --teachers {teachers} --day ../x                 | --day '../x' is no date
-plan --teachers {teachers} --day 2026-11-16 --day x   | --day 'x' is no date
+plan --teachers {teachers} --day yesterday            | --day 'yesterday' is not a date
+plan --teachers {teachers} --day 2026-13-01           | --day '2026-13-01' is not a date
+plan --teachers {teachers} --day 2026-02-30           | --day '2026-02-30' is not a date
+plan --teachers {teachers} --day 20261116             | --day '20261116' is not a date
+plan --teachers {teachers} --day 2026-11-16T00:00     | is not a date
+plan --teachers {teachers} --day ""                   | --day '' is not a date
+plan --teachers {teachers} --day ../x                 | --day '../x' is not a date
+plan --teachers {teachers} --day 2026-11-16 --day x   | --day 'x' is not a date
 plan --teachers {teachers} --day 1999-01-01           | has no states of
 plan --teachers {teachers} --max-states -1            | --max-states must be at least 0
 plan --teachers {teachers} --max-states many          | --max-states
@@ -130,8 +130,8 @@ replay --teachers {teachers} --max-usd 'a dollar'     | --max-usd: 'a dollar' is
 replay --teachers {teachers} --max-usd 1,50           | --max-usd: '1,50' is not an amount
 replay --teachers {teachers} --max-usd $1             | is not an amount
 replay --teachers {teachers} --max-usd 1e99           | --max-usd
-replay --teachers {teachers} --day yesterday          | --day 'yesterday' is no date
-replay --teachers {teachers} --day 2026-13-01         | is no date
+replay --teachers {teachers} --day yesterday          | --day 'yesterday' is not a date
+replay --teachers {teachers} --day 2026-13-01         | is not a date
 replay --teachers {teachers} --day 1999-01-01         | has no states of
 replay --teachers {teachers} --max-states -5          | --max-states must be at least 0
 replay --teachers {teachers} --max-states x           | --max-states
@@ -259,11 +259,11 @@ environment --host 192.0.2.1 --port 0                 | cannot listen on 192.0.2
 doctor --bogus                                        | --bogus
 doctor x                                              | x
 verify x                                              | x
-verify --day yesterday                                | --day 'yesterday' is no date
+verify --day yesterday                                | --day 'yesterday' is not a date
 verify --day 1999-01-01                               | no archived session of 1999-01-01
 verify --ledger mysql://x/y                           | not a mysql:// one
 reparse x                                             | x
-reparse --day 2026-02-30                              | is no date
+reparse --day 2026-02-30                              | is not a date
 reparse --day 1999-01-01                              | no archived session of 1999-01-01
 reparse --day 2026-11-16 --day 1999-01-01             | no archived session of 1999-01-01
 forget                                                | name what to forget
@@ -306,8 +306,8 @@ init --sessions {tmp}/nowhere                         | nowhere is not a folder
 states --session zz                                   | no states of session 'zz'
 states --project nowhere                              | no states of project 'nowhere'
 states --session a --project nowhere                  | of project 'nowhere'
-states --since yesterday                              | --since 'yesterday' is no date
-states --until 2026-99-01                             | --until '2026-99-01' is no date
+states --since yesterday                              | --since 'yesterday' is not a date
+states --until 2026-99-01                             | --until '2026-99-01' is not a date
 states --since 2999-01-01                             | no states of since 2999-01-01
 sessions --until 1999-01-01                           | no sessions of until 1999-01-01
 sessions --day 2026-11-16 --since 2026-11-17          | has no sessions of
@@ -319,7 +319,7 @@ replay --teachers {teachers} --teacher nobody         | nobody
 replay --teachers {teachers} --project nowhere        | no states of project
 replay --dry-run --teachers {badfield}                | temperatur
 pairs --day 1999-01-01                                | no states of 1999-01-01
-pairs --since later                                   | --since 'later' is no date
+pairs --since later                                   | --since 'later' is not a date
 normalize --day 1999-01-01                            | no pairs of 1999-01-01
 verify --since 2999-01-01                             | no archived session of since
 reparse --until 1999-01-01                            | no archived session of until

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from composer_pipeline.cli.__main__ import main
-from composer_pipeline.cli.states_views import show_state
+from composer_pipeline.cli.traces import show_state
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import following, load_states
 from composer_pipeline.traces.ingest import day_audit, ingest

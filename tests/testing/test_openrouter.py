@@ -17,9 +17,9 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.openrouter.faults import (
     MIX,
-    Asked,
     Fault,
     FaultMix,
+    SeenRequest,
     flaky_fault,
     parse_mix,
 )
@@ -124,8 +124,8 @@ def test_unknown_prefix_gets_a_stable_generic_action() -> None:
 
 
 def test_flaky_fails_the_first_time_only() -> None:
-    kinds = {f"{n:08x}": flaky_fault(Asked("m", f"{n:08x}", 1, n)) for n in range(32)}
-    again = {key: flaky_fault(Asked("m", key, 2, 0)) for key in kinds}
+    kinds = {f"{n:08x}": flaky_fault(SeenRequest("m", f"{n:08x}", 1, n)) for n in range(32)}
+    again = {key: flaky_fault(SeenRequest("m", key, 2, 0)) for key in kinds}
     assert {fault.kind for fault in kinds.values() if fault} == {
         "moderation", "length", "error", "in_body",
     }  # fmt: skip
@@ -316,7 +316,7 @@ def test_a_run_key_has_its_own_bill_limit_and_cache() -> None:
         assert ask(server, headers=child | CACHE).headers["X-OpenRouter-Cache-Status"] == "HIT"
         assert server.hits == 1
         mine = exact(HTTP.get(f"{server.url}/key", headers=child))["data"]
-        assert pico(mine["usage"]) == server.bills[1].cost == server.books.billed(data["hash"])
+        assert pico(mine["usage"]) == server.bills[1].cost == server.account.billed(data["hash"])
         assert pico(mine["limit_remaining"]) == 300_000_000 - server.bills[1].cost
         told = exact(HTTP.get(f"{keys}/{data['hash']}", headers=root))["data"]
         assert told["usage"] == mine["usage"]
@@ -324,7 +324,7 @@ def test_a_run_key_has_its_own_bill_limit_and_cache() -> None:
         for number in range(9):  # each costs about 60 µ$
             last = ask(server, headers=child, messages=turns(1, number))
         assert last.status_code == 403
-        assert 0 <= server.books.billed(data["hash"]) - 300_000_000 < 70_000_000
+        assert 0 <= server.account.billed(data["hash"]) - 300_000_000 < 70_000_000
         patched = HTTP.patch(f"{keys}/{data['hash']}", json={"limit": 1}, headers=root)
         assert patched.json()["data"]["limit"] == 1
         assert ask(server, headers=child).status_code == 200
@@ -388,7 +388,7 @@ def test_a_management_key_cannot_chat() -> None:
         assert HTTP.post(f"{server.url}/keys", json={"name": "r"}).status_code == 404
 
 
-def always(fault: Fault) -> Callable[[Asked], Fault]:
+def always(fault: Fault) -> Callable[[SeenRequest], Fault]:
     return lambda asked: fault
 
 
@@ -456,19 +456,19 @@ def test_prices_can_change_in_mid_run() -> None:
 
 
 def test_the_mix_of_faults_is_seeded_weighted_and_patient() -> None:
-    asked = [Asked("m", f"{n:064x}", 1, n) for n in range(4000)]
+    asked = [SeenRequest("m", f"{n:064x}", 1, n) for n in range(4000)]
     first, second = FaultMix(3, 0.25), FaultMix(3, 0.25)
     fates = [first(a) for a in asked]
     assert fates == [second(a) for a in reversed(asked)][::-1]
     assert fates != [FaultMix(4, 0.25)(a) for a in asked]
     harmed = [fate for fate in fates if fate]
     assert 900 < len(harmed) < 1100
-    assert set(first.dealt) == set(MIX)
-    assert sum(first.dealt.values()) == len(harmed)
+    assert set(first.injected) == set(MIX)
+    assert sum(first.injected.values()) == len(harmed)
     assert len(MIX) >= 60
-    assert all(count for name, count in first.dealt.items() if MIX[name][1] > 1)
-    assert sum(count > 0 for count in first.dealt.values()) >= 0.9 * len(MIX)
-    assert not any(FaultMix(3, 1.0)(Asked("m", a.digest, 4, 0)) for a in asked)
+    assert all(count for name, count in first.injected.items() if MIX[name][1] > 1)
+    assert sum(count > 0 for count in first.injected.values()) >= 0.9 * len(MIX)
+    assert not any(FaultMix(3, 1.0)(SeenRequest("m", a.digest, 4, 0)) for a in asked)
     only = FaultMix(0, 1.0, parse_mix("reset=2,hang"))
     kinds = [fate.kind for a in asked if (fate := only(a))]
     assert len(kinds) == 4000

@@ -1,13 +1,12 @@
-"""The loopback provider's books: tokens, prompt caches, keys and every bill, exactly.
+"""The loopback provider's account: tokens, prompt caches, keys and every bill, exactly.
 
-Tokens are counted without a tokenizer, so that anyone can check a bill with ``wc -c``:
+Tokens are counted without a tokenizer, so that a bill can be checked with ``wc -c``:
 
 * a prompt has ``ceil(bytes of the request's body / 4)`` tokens;
 * a completion has ``ceil(bytes of the message as JSON / 4)``;
-* the cacheable prefix is ``tools``, then each message, in order; where the longest prefix
-  that the cache holds has n bytes of JSON, ``n // 4`` tokens are read from the cache. The
-  rest pays ``input_cache_write`` where the model has that price and caches this request,
-  otherwise ``prompt``.
+* the cacheable prefix is ``tools``, then each message, in order; if the longest cached prefix has n
+  bytes of JSON, ``n // 4`` tokens are read from the cache. The rest costs ``input_cache_write`` if
+  the model has that price and caches this request, otherwise ``prompt``.
 
 Cost = request + read·p_read + (prompt − read)·(p_write or p_prompt) + completion·p_completion
 in USD, rounded up to the picodollar.
@@ -34,7 +33,7 @@ ANONYMOUS = "anonymous"
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """One billed generation; ``cost`` in picodollars, ``key`` the hash of who pays."""
+    """One billed generation; ``cost`` in picodollars, ``key`` the hash of the paying key."""
 
     generation_id: str
     model: str
@@ -49,7 +48,7 @@ class Bill(msgspec.Struct, frozen=True):
 
 
 class ApiKey(msgspec.Struct):
-    """A key; ``limit`` in picodollars. Its secret is only known to who minted it."""
+    """A key; ``limit`` in picodollars. Only its creator knows the secret."""
 
     hash: str
     secret: str
@@ -59,12 +58,12 @@ class ApiKey(msgspec.Struct):
 
 
 def count_tokens(data: bytes) -> int:
-    """Return the tokens of some bytes: a fourth, rounded up."""
+    """Return the tokens of some bytes: a quarter of them, rounded up."""
     return -(-len(data) // BYTES_PER_TOKEN)
 
 
 class PromptCache:
-    """Which prefixes a model has seen, for each session that sticks to one provider."""
+    """The cached prefixes of each model and session."""
 
     def __init__(self) -> None:
         #: (model, session, hash of the prefix) -> (usable from, usable until).
@@ -73,7 +72,7 @@ class PromptCache:
     def look_up(
         self, model: SimulatedModel, body: Mapping[str, Any], now: float, ready: float
     ) -> tuple[int, bool]:
-        """Return (tokens read from the cache, whether the rest is written), and remember."""
+        """Return (tokens read from the cache, whether the rest is written); cache the prefix."""
         if model.cache == "none":
             return 0, False
         pieces = [orjson.dumps(body.get("tools") or [])]
@@ -111,7 +110,7 @@ class PromptCache:
 
 
 def sticky_key(body: Mapping[str, Any]) -> str:
-    """Return what routes a request to the provider that it used before."""
+    """Return the key that routes a request to the same provider as before."""
     for name in ("session_id", "prompt_cache_key"):
         if body.get(name):
             return f"{name}:{body[name]}"
@@ -121,8 +120,8 @@ def sticky_key(body: Mapping[str, Any]) -> str:
     return hashlib.blake2b(orjson.dumps([system, other]), digest_size=16).hexdigest()
 
 
-class Books:
-    """Who may call, who paid what, and what the account's endpoints tell about it."""
+class Account:
+    """Keys, bills, and the usage that the account's endpoints report."""
 
     def __init__(
         self,
@@ -159,20 +158,20 @@ class Books:
         return None
 
     def may_manage(self, authorization: str | None) -> bool:
-        """Return whether the header's key may mint and delete keys."""
+        """Return True if the header's key may create and delete keys."""
         if self.management_key is None:
             return self.authenticate(authorization) is self.root
         return authorization == f"Bearer {self.management_key}"
 
     def mint(self, name: str, limit: int | None) -> ApiKey:
-        """Make a child key that may spend ``limit`` picodollars."""
+        """Create a child key that may spend ``limit`` picodollars."""
         secret = f"sk-or-v1-{secrets.token_hex(32)}"
         key = ApiKey(hashlib.sha256(secret.encode()).hexdigest(), secret, name, limit)
         self.keys[key.hash] = key
         return key
 
     def delete(self, key_hash: str) -> bool:
-        """Delete a child key; calls with it get 401 from now on. Its bills stay."""
+        """Delete a child key: further calls with it get 401. Its bills stay."""
         key = self.keys.get(key_hash)
         if key is None or key is self.root:
             return False
@@ -183,17 +182,17 @@ class Books:
     # -- money -------------------------------------------------------------------
 
     def add(self, bill: Bill) -> None:
-        """Write a bill."""
+        """Add a bill."""
         self.bills.append(bill)
         self.by_generation[bill.generation_id] = bill
         self._unshown.append(bill)
 
     def billed(self, key_hash: str | None = None) -> int:
-        """Return the truth in picodollars: all bills, or those of one key."""
+        """Return the sum of all bills in picodollars, or of those of one key."""
         return sum(b.cost for b in list(self.bills) if key_hash in (None, b.key))
 
     def usage(self, key_hash: str | None = None) -> int:
-        """Return what the account's endpoints show: bills older than the lag."""
+        """Return the usage that the endpoints report: bills older than the lag."""
         until = time.monotonic() - self.usage_lag
         while self._unshown and self._unshown[0].at <= until:
             bill = self._unshown.popleft()
@@ -201,7 +200,7 @@ class Books:
         return self._shown.total() if key_hash is None else self._shown[key_hash]
 
     def refuses(self, key: ApiKey) -> int:
-        """Return 402 or 403 where the account or the key has nothing left, else 0."""
+        """Return 402 or 403 if the account or the key has nothing left, else 0."""
         if self.credit is not None and self.usage() >= self.credit:
             return 402
         if key.limit is not None and self.usage(key.hash) >= key.limit:
@@ -210,7 +209,7 @@ class Books:
 
 
 def cost_of(model: SimulatedModel, prompt: int, cached: int, writes: bool, completion: int) -> int:
-    """Return a generation's cost in picodollars; see the module's formula."""
+    """Return a generation's cost in picodollars, by the module's formula."""
     prices = model.prices(prompt)
     rest = prices.write if writes and prices.write is not None else prices.prompt
     dollars = prices.request + prices.read * cached + rest * (prompt - cached)

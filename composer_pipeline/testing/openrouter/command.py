@@ -2,9 +2,9 @@
 
     python -m composer_pipeline.testing.openrouter --port 8399 --faults 0.2 --lifetime 600
 
-prints one JSON line with its URL and serves the bundled sessions' script. With ``--teachers FILE``
-it serves that file's models at its prices (``testing.openrouter.rehearsal``), and the line names a
-copy of the file that asks it.
+prints one JSON line with its URL and serves the script of the bundled sessions. With
+``--teachers FILE`` it serves that file's models at its prices, and the line names a copy of the
+file with this server as endpoint.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
 from composer_pipeline.testing.samples import answers, sample_sessions_dir
 
-#: Teachers that vote take these in turn, so that some agree against the agent and some do not.
+#: Voting teachers take these in turn, so that some agree against the agent and some do not.
 _VOTERS: tuple[PersonaName, ...] = ("careful", "steady", "contrarian")
 _PER_TOKEN = 1_000_000
 
@@ -50,13 +50,12 @@ def models_of(teachers: TeacherSet) -> list[SimulatedModel]:
 
 
 def write_rehearsal(teachers: TeacherSet, url: str, out: Path, *, key_variable: str) -> None:
-    """Write a copy of a teacher file whose every question goes to the loopback server."""
+    """Write a copy of a teacher file with the loopback server as its only endpoint."""
     body = teachers.model_dump(mode="json", exclude={"defaults"}, exclude_none=True)
     name = f"{teachers.endpoint.name[:50]}-rehearsal"
-    recovery = teachers.endpoint.recovery_cache_s
     body["endpoint"] = {
         "name": name, "base_url": url, "simulated": True, "api_key_env": key_variable,
-        "recovery_cache_s": recovery,
+        "recovery_cache_s": teachers.endpoint.recovery_cache_s,
     }  # fmt: skip
     for teacher in body["teachers"]:
         teacher.pop("endpoint", None)
@@ -73,19 +72,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until the lifetime is over; print one JSON line with the URL."""
     parser = argparse.ArgumentParser(
         prog="python -m composer_pipeline.testing.openrouter",
-        epilog=f"Where {KEY_VARIABLE} is set, requests need that key.",
+        epilog=f"If {KEY_VARIABLE} is set, requests need that key.",
     )
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--lifetime", type=float, default=3600.0, help="seconds")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds")
-    parser.add_argument("--jitter", type=float, default=0.0, help="up to so many seconds more")
-    parser.add_argument("--sessions", type=Path, help="session folder; the bundled one")
+    parser.add_argument("--jitter", type=float, default=0.0, help="at most so many more seconds")
+    parser.add_argument("--sessions", type=Path, help="session folder; default: the bundled one")
     parser.add_argument(
         "--teachers", help="rehearse this teacher file: its models, prices, lengths"
     )
     parser.add_argument("--faults", type=float, default=0.0, help="share of requests, 0 to 1")
     parser.add_argument("--fault-seed", type=int, default=0)
-    parser.add_argument("--fault-mix", help="NAME=WEIGHT,…; every kind when left out")
+    parser.add_argument("--fault-mix", help="NAME=WEIGHT,…; default: every kind")
     parser.add_argument("--no-response-cache", action="store_true")
     parser.add_argument("--usage-lag", type=float, default=0.0, help="seconds")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""What goes wrong at the loopback provider, by hand or by a seeded mix."""
+"""Faults of the loopback provider, one by one or as a seeded mix."""
 
 import gzip
 import hashlib
@@ -12,14 +12,15 @@ from aiohttp import web
 
 from composer_pipeline.errors import InputError
 
-_exact = msgspec.json.Encoder(decimal_format="number")
-_read = msgspec.json.Decoder(float_hook=Decimal)
+#: JSON with ``Decimal`` as exact numbers.
+exact_json = msgspec.json.Encoder(decimal_format="number").encode
+read_json = msgspec.json.Decoder(float_hook=Decimal).decode
 
 Reply = dict[str, Any]
 
 
 class Odd(msgspec.Struct):
-    """A response: status, headers besides the usual ones, body."""
+    """A response: its body, status, and additional headers."""
 
     body: bytes
     status: int = 200
@@ -28,35 +29,31 @@ class Odd(msgspec.Struct):
 
 def odd_answer(name: str, payload: bytes) -> Odd:
     """Return a billed reply in an odd shape."""
-    return ODD_ANSWERS[name](_read.decode(payload))
-
-
-def _plain(reply: Reply) -> bytes:
-    return _exact.encode(reply)
+    return ODD_ANSWERS[name](read_json(payload))
 
 
 def _with(**fields: Any) -> Callable[[Reply], Odd]:
     """Replace fields of the reply."""
-    return lambda reply: Odd(_plain(reply | fields))
+    return lambda reply: Odd(exact_json(reply | fields))
 
 
 def _usage(**fields: Any) -> Callable[[Reply], Odd]:
     """Replace fields of ``usage``."""
-    return lambda reply: Odd(_plain(reply | {"usage": reply["usage"] | fields}))
+    return lambda reply: Odd(exact_json(reply | {"usage": reply["usage"] | fields}))
 
 
 def _message(**fields: Any) -> Callable[[Reply], Odd]:
     """Replace fields of the message."""
-    return lambda reply: Odd(_plain(_said(reply, **fields)))
+    return lambda reply: Odd(exact_json(_with_message(reply, **fields)))
 
 
-def _said(reply: Reply, **fields: Any) -> Reply:
+def _with_message(reply: Reply, **fields: Any) -> Reply:
     (choice,) = reply["choices"]
     return reply | {"choices": [choice | {"message": choice["message"] | fields}]}
 
 
 def _choice(**fields: Any) -> Callable[[Reply], Odd]:
-    return lambda reply: Odd(_plain(reply | {"choices": [reply["choices"][0] | fields]}))
+    return lambda reply: Odd(exact_json(reply | {"choices": [reply["choices"][0] | fields]}))
 
 
 def _sent(
@@ -64,7 +61,7 @@ def _sent(
 ) -> Callable[[Reply], Odd]:
     """Change the bytes, the status or the headers."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return lambda reply: Odd(change(_plain(reply)), status, names)
+    return lambda reply: Odd(change(exact_json(reply)), status, names)
 
 
 def _raw(field: bytes) -> Callable[[Reply], Odd]:
@@ -77,14 +74,14 @@ def _cost(text: bytes) -> Callable[[Reply], Odd]:
 
     def change(reply: Reply) -> Odd:
         usage = reply["usage"] | {"cost": "COST-HERE"}
-        return Odd(_plain(reply | {"usage": usage}).replace(b'"COST-HERE"', text))
+        return Odd(exact_json(reply | {"usage": usage}).replace(b'"COST-HERE"', text))
 
     return change
 
 
 def _error_without_answer(reply: Reply) -> Odd:
     error = {"code": 500, "message": "broke after it was generated"}
-    return Odd(_plain({"id": reply["id"], "error": error, "usage": reply["usage"]}), 500)
+    return Odd(exact_json({"id": reply["id"], "error": error, "usage": reply["usage"]}), 500)
 
 
 def _chunk(reply: Reply) -> Reply:
@@ -95,19 +92,27 @@ def _chunk(reply: Reply) -> Reply:
     return reply | {"object": "chat.completion.chunk", "choices": choices}
 
 
+def events(reply: Reply) -> bytes:
+    """Return a reply as server-sent events: a comment, the message, the usage, the end."""
+    chunk = _chunk(reply)
+    usage = chunk.pop("usage", None)
+    lines = [
+        b": OPENROUTER PROCESSING",
+        b"data: " + exact_json(chunk),
+        b"data: " + exact_json(chunk | {"choices": [], "usage": usage}),
+        b"data: [DONE]",
+    ]
+    return b"".join(line + b"\n\n" for line in lines)
+
+
 def _stream(reply: Reply) -> Odd:
-    first = _chunk(reply)
-    usage = first.pop("usage", None)
-    lines = [b": OPENROUTER PROCESSING", b"data: " + _plain(first)]
-    lines += [b"data: " + _plain({"id": reply["id"], "choices": [], "usage": usage})]
-    body = b"\n\n".join([*lines, b"data: [DONE]", b""])
-    return Odd(body, headers={"Content-Type": "text/event-stream"})
+    return Odd(events(reply), headers={"Content-Type": "text/event-stream"})
 
 
 def _byok(reply: Reply) -> Odd:
     details = {"upstream_inference_cost": reply["usage"]["cost"]}
     usage = reply["usage"] | {"cost": 0, "is_byok": True, "cost_details": details}
-    return Odd(_plain(reply | {"usage": usage}))
+    return Odd(exact_json(reply | {"usage": usage}))
 
 
 def _arguments_as_object(reply: Reply) -> Odd:
@@ -116,10 +121,10 @@ def _arguments_as_object(reply: Reply) -> Odd:
         call | {"function": call["function"] | {"arguments": {"x": 1, "y": 2**70}}}
         for call in choice["message"].get("tool_calls") or []
     ]
-    return Odd(_plain(_said(reply, tool_calls=calls)))
+    return Odd(exact_json(_with_message(reply, tool_calls=calls)))
 
 
-#: Billed, and the reply is odd. The books have the bill of the good reply.
+#: Billed, with an odd reply; the bill is that of the good reply.
 ODD_ANSWERS: Mapping[str, Callable[[Reply], Odd]] = {
     "error_beside_answer": _with(error={"code": 502, "message": "the provider failed"}),
     "error_text_beside_answer": _with(error="broken"),
@@ -127,14 +132,14 @@ ODD_ANSWERS: Mapping[str, Callable[[Reply], Odd]] = {
     "no_usage_no_end": lambda reply: _choice(finish_reason=None)(
         {k: v for k, v in reply.items() if k != "usage"}
     ),
-    "chunk": lambda reply: Odd(_plain(_chunk(reply))),
+    "chunk": lambda reply: Odd(exact_json(_chunk(reply))),
     "stream": _stream,
     "created_201": _sent(status=201),
     "partial_206": _sent(status=206),
     "miss_with_source": _sent(
         X_OpenRouter_Cache_Status="MISS", X_OpenRouter_Cache_Source_Id="gen-of-somebody"
     ),
-    "surrogate": lambda reply: Odd(_plain(_said(reply, content="CUT-HERE")).replace(
+    "surrogate": lambda reply: Odd(exact_json(_with_message(reply, content="CUT-HERE")).replace(
         b"CUT-HERE", b"cut \\ud83d")),
     "nan": _raw(b'"logprobs":NaN'),
     "infinity": _raw(b'"logprobs":[Infinity,-Infinity]'),
@@ -145,7 +150,7 @@ ODD_ANSWERS: Mapping[str, Callable[[Reply], Odd]] = {
     "utf16": _sent(lambda raw: raw.decode().encode("utf-16")),
     "whitespace": _sent(lambda raw: b"\n \n" * 200 + raw),
     "trailing": _sent(lambda raw: raw + b"\n{}"),
-    "cost_missing": lambda reply: Odd(_plain(reply | {"usage": {
+    "cost_missing": lambda reply: Odd(exact_json(reply | {"usage": {
         k: v for k, v in reply["usage"].items() if k not in ("cost", "cost_details")}})),
     "cost_null": _cost(b"null"),
     "cost_negative": _cost(b"-0.5"),
@@ -174,7 +179,7 @@ ODD_ANSWERS: Mapping[str, Callable[[Reply], Odd]] = {
     "id_object": lambda reply: _with(id={"is": reply["id"], "n": 7})(reply),
     "wrong_model": _with(model="somebody/else-7b"),
     "model_list": _with(model=["a", "b"]),
-    "choices_object": lambda reply: Odd(_plain(reply | {"choices": {"0": reply["choices"][0]}})),
+    "choices_object": lambda reply: _with(choices={"0": reply["choices"][0]})(reply),
     "choices_empty": _with(choices=[]),
     "message_null": _choice(message=None),
     "end_number": _choice(finish_reason=7),
@@ -199,7 +204,7 @@ ODD_REFUSALS: Mapping[str, tuple[int, dict[str, str], bytes]] = {
 }  # fmt: skip
 
 
-class Asked(msgspec.Struct, frozen=True):
+class SeenRequest(msgspec.Struct, frozen=True):
     """A request as a fault hook sees it; ``nth`` counts identical bodies from 1."""
 
     model: str
@@ -225,10 +230,10 @@ class Fault(msgspec.Struct, frozen=True):
     retryable: bool = False
 
 
-FaultHook = Callable[[Asked], Fault | None]
+FaultHook = Callable[[SeenRequest], Fault | None]
 
-#: Name on the command line -> (the fault, its weight in the default mix). Faults that end a
-#: run or stop a teacher are rare, or nothing else would be seen.
+#: Name on the command line -> (the fault, its weight in the default mix). Faults that end a run or
+#: stop a teacher are rare, so that others occur too.
 MIX: Mapping[str, tuple[Fault, int]] = {
     "429": (Fault("error", 429), 8),
     "429_retry_after": (Fault("error", 429, retry_after="0.1"), 8),
@@ -256,7 +261,7 @@ MIX: Mapping[str, tuple[Fault, int]] = {
     "privacy_restricted": (Fault("unavailable", code="privacy_restricted"), 1),
     "model_not_found": (Fault("unavailable", code="model_not_found"), 1),
     **{name: (Fault("odd", code=name), 1) for name in ODD_ANSWERS},
-    # A code that is no status is not asked again, and a redirect stops a teacher.
+    # A code that is not a status is not retried, and a redirect stops a teacher.
     **{
         name: (Fault("odd_refusal", code=name), 0 if name in ("code_text", "redirect") else 1)
         for name in ODD_REFUSALS
@@ -265,20 +270,11 @@ MIX: Mapping[str, tuple[Fault, int]] = {
 
 
 class FaultMix:
-    """A weighted mix: a hook that harms a share of the requests.
+    """A fault hook that harms a share of the requests (0 to 1) with a weighted mix of faults.
 
-    A request's fate is a hash of the seed, its body and how often that body came, so it does
-    not depend on the order in which requests arrive. A body that came more than ``patience``
-    times is left alone, so that a run can end.
-
-    Args:
-        seed: another seed, another fate.
-        share: of the requests that are harmed, 0 to 1.
-        weights: name in :data:`MIX` -> weight; the default mix when ``None``.
-        patience: how often a body can be harmed.
-
-    Raises:
-        InputError: an unknown name, a weight below 0, all weights 0, or a bad share.
+    The fault of a request is a hash of the seed, its body and how often that body came, so it does
+    not depend on the order of requests. A body that came more than ``patience`` times is not
+    harmed, so that a run can end. ``weights`` maps names of ``MIX`` to weights.
     """
 
     def __init__(
@@ -303,10 +299,10 @@ class FaultMix:
         if not self._names:
             raise InputError("a mix of faults needs a weight above 0")
         self.seed, self.share, self.patience = seed, share, patience
-        #: How often each fault was dealt out.
-        self.dealt: dict[str, int] = dict.fromkeys(chosen, 0)
+        #: How often each fault was injected.
+        self.injected: dict[str, int] = dict.fromkeys(chosen, 0)
 
-    def __call__(self, asked: Asked) -> Fault | None:
+    def __call__(self, asked: SeenRequest) -> Fault | None:
         """Return the fault of a request, or ``None``."""
         if asked.nth > self.patience:
             return None
@@ -317,12 +313,12 @@ class FaultMix:
         name = self._names[int.from_bytes(digest[8:], "big") % len(self._names)]
         if name == "moderation" and asked.nth > 1:
             return None  # content that was accepted once is not flagged later
-        self.dealt[name] += 1
+        self.injected[name] += 1
         return MIX[name][0]
 
 
 def parse_mix(text: str) -> dict[str, int]:
-    """Read ``reset=2,hang=1`` as weights."""
+    """Parse weights such as ``reset=2,hang=1``."""
     weights = {}
     for part in text.split(","):
         name, _, weight = part.partition("=")
@@ -332,8 +328,8 @@ def parse_mix(text: str) -> dict[str, int]:
     return weights
 
 
-def flaky_fault(asked: Asked) -> Fault | None:
-    """Return the flaky persona's own fault: decided by the body and how often it came."""
+def flaky_fault(asked: SeenRequest) -> Fault | None:
+    """Return the flaky persona's own fault, derived from the body and how often it came."""
     dice = int(asked.digest[:8], 16) % 32
     if dice == 0:
         return Fault("moderation")
@@ -350,7 +346,7 @@ def flaky_fault(asked: Asked) -> Fault | None:
 
 
 def refusal(fault: Fault) -> web.Response | None:
-    """Return the reply of a fault that comes before any generation, or ``None``."""
+    """Return the reply of a fault that precedes any generation, or ``None``."""
     if fault.kind == "error":
         kinds = {402: "payment_required", 429: "rate_limit_exceeded"}
         kind = kinds.get(fault.status, "provider_unavailable")
@@ -390,7 +386,7 @@ def refusal(fault: Fault) -> web.Response | None:
 def error_reply(
     status: int, message: str, kind: str, *, availability: str = "", retryable: bool = False
 ) -> web.Response:
-    """Return an error in the API's shape."""
+    """Return an error response of the API."""
     error: dict[str, Any] = {"code": status, "message": message, "metadata": {"error_type": kind}}
     if availability:
         error["availability"] = {"code": availability, "retryable": retryable}

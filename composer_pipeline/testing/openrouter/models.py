@@ -1,7 +1,4 @@
-"""The loopback provider's catalogue: models, their prices, and how each caches prompts.
-
-Prices are USD per token, decimal text in the catalogue, as on OpenRouter.
-"""
+"""The loopback provider's catalogue: models, prices in USD per token, and prompt caching."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -11,12 +8,12 @@ import msgspec
 
 from composer_pipeline.testing.personas import PersonaName
 
-#: A cached prompt token costs this share of the prompt price, where a model names no price.
+#: A cached prompt token costs this share of the prompt price, unless a model sets its own price.
 CACHE_READ = Decimal("0.1")
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """What one call of a model pays, USD per token; ``write`` is ``None`` where it is free."""
+    """The prices of one call, USD per token; ``write`` is ``None`` if cache writes are free."""
 
     prompt: Decimal
     completion: Decimal
@@ -26,7 +23,7 @@ class Prices(msgspec.Struct, frozen=True):
 
 
 class PriceOverride(msgspec.Struct, frozen=True):
-    """Prices of prompts with strictly more than ``min_prompt_tokens``; ``None`` keeps one."""
+    """Prices of prompts with more than ``min_prompt_tokens``; ``None`` keeps the base price."""
 
     min_prompt_tokens: int
     prompt: Decimal | None = None
@@ -89,7 +86,7 @@ class SimulatedModel(msgspec.Struct, frozen=True):
         return self.input_cache_read
 
     def pricing(self) -> dict[str, Any]:
-        """Return the ``pricing`` object of the catalogue: decimal text."""
+        """Return the ``pricing`` object of the catalogue, with decimal text as on OpenRouter."""
         prices: dict[str, Any] = {
             "prompt": _text(self.prompt),
             "completion": _text(self.completion),
@@ -138,7 +135,7 @@ class SimulatedModel(msgspec.Struct, frozen=True):
         return entry | {"alias_target": alias_target} if alias_target else entry
 
     def endpoint(self) -> dict[str, Any]:
-        """Return the model's one endpoint, as ``/models/…/endpoints`` lists it."""
+        """Return the model's only endpoint, as ``/models/…/endpoints`` lists it."""
         return {
             "name": f"Loopback | {self.slug}",
             "model_id": self.slug,
@@ -169,7 +166,7 @@ MODELS = (
 
 
 def aliases(models: Sequence[SimulatedModel]) -> dict[str, str]:
-    """Return alias -> slug: one "latest" alias, written with a tilde, for each dated slug."""
+    """Return alias -> slug: a "~…-latest" alias for each dated slug."""
     known = {}
     for model in models:
         stem, _, date = model.slug.rpartition("-")

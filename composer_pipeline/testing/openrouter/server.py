@@ -1,15 +1,14 @@
-"""A loopback server that speaks OpenRouter's API over real HTTP, and knows the true bill.
+"""A loopback server that implements OpenRouter's API over real HTTP, and knows the true bill.
 
-It listens on 127.0.0.1 only, needs no key unless it is given one, and stops by itself.
-
-Billing follows the documentation: a generation runs to its end and is billed, whether or
-not the client is still there. The bill, the response cache's entry and the first moment at
-which the prompt cache can be read are one moment, ``latency`` after the request was read;
-an identical request before it is generated and billed again. Only replies with status 200
-are cached, for the key that paid; a hit has zero usage and names the billed generation in
-``X-OpenRouter-Cache-Source-Id``. Where the documentation is silent the server decides:
-``max_price`` is compared with the base prices, not with overrides or cache writes.
+It listens on 127.0.0.1 only, needs no key unless one is set, and stops after its lifetime.
 """
+
+# Billing follows the documentation: a generation runs to its end and is billed even if the client
+# disconnects. Bill, response cache and prompt cache take effect together, ``latency`` after the
+# request was read; an identical request before that is generated and billed again. Only
+# replies with status 200 are cached, for the key that paid; a hit has zero usage and names the
+# billed generation in ``X-OpenRouter-Cache-Source-Id``. Undocumented, and so a choice of this
+# server: ``max_price`` is compared with the base prices, not with overrides or cache writes.
 
 import asyncio
 import hashlib
@@ -17,10 +16,10 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import orjson
@@ -30,9 +29,9 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import short_name
 from composer_pipeline.money import to_pico
 from composer_pipeline.testing.openrouter.billing import (
+    Account,
     ApiKey,
     Bill,
-    Books,
     PromptCache,
     cost_of,
     count_tokens,
@@ -40,12 +39,15 @@ from composer_pipeline.testing.openrouter.billing import (
     usd,
 )
 from composer_pipeline.testing.openrouter.faults import (
-    Asked,
     Fault,
     FaultHook,
+    SeenRequest,
     error_reply,
+    events,
+    exact_json,
     flaky_fault,
     odd_answer,
+    read_json,
     refusal,
 )
 from composer_pipeline.testing.openrouter.models import (
@@ -55,14 +57,8 @@ from composer_pipeline.testing.openrouter.models import (
 )
 from composer_pipeline.testing.personas import Script
 
-_exact = msgspec.json.Encoder(decimal_format="number")
 _HANG_S = 3600.0
 _SLOW_PIECES = 5
-
-
-def exact_json(value: Any) -> bytes:
-    """Encode JSON with ``Decimal`` as exact numbers."""
-    return _exact.encode(value)
 
 
 def reply_message(action: Action) -> dict[str, Any]:
@@ -84,7 +80,7 @@ def reply_message(action: Action) -> dict[str, Any]:
 
 
 def reply_json(bill: Bill, message: dict[str, Any], reason: str, fault: Fault | None) -> bytes:
-    """Return the body of a billed reply; a fault may falsify what it says of its usage."""
+    """Return the body of a billed reply; a fault may falsify its usage."""
     cost = usd(bill.cost // 2 if fault and fault.kind == "misreport" else bill.cost)
     factor = {"overcount": 3, "undercount": 0}.get(fault.kind if fault else "", 1)
     prompt, completion = bill.prompt_tokens * factor, bill.completion_tokens * factor
@@ -108,7 +104,7 @@ def reply_json(bill: Bill, message: dict[str, Any], reason: str, fault: Fault | 
             "total_tokens": prompt + completion,
             "cost": cost,
             "is_byok": False,
-            # The same money once more, as OpenRouter tells it; adding the two is a mistake.
+            # The same amount again, as OpenRouter reports it; the two must not be added.
             "cost_details": {"upstream_inference_cost": cost},
             "prompt_tokens_details": {
                 "cached_tokens": bill.cached_tokens * factor,
@@ -123,7 +119,7 @@ def reply_json(bill: Bill, message: dict[str, Any], reason: str, fault: Fault | 
 
 
 def as_hit(payload: bytes) -> bytes:
-    """Return a cached reply as it is sent again: the same with its usage set to zero."""
+    """Return a cached reply as it is sent again, with zero usage."""
     reply = orjson.loads(payload)
     if "usage" in reply:
         zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost": 0}
@@ -131,29 +127,16 @@ def as_hit(payload: bytes) -> bytes:
     return orjson.dumps(reply)
 
 
-def events(payload: bytes) -> Iterator[bytes]:
-    """Return a reply as server-sent events: a comment, the message, the usage, the end."""
-    reply = msgspec.json.Decoder(float_hook=Decimal).decode(payload)
-    choices, usage = reply.pop("choices"), reply.pop("usage", None)
-    reply["object"] = "chat.completion.chunk"
-    yield b": OPENROUTER PROCESSING\n\n"
-    for choice in choices:
-        choice["delta"] = choice.pop("message")
-        yield b"data: " + exact_json({**reply, "choices": [choice]}) + b"\n\n"
-    yield b"data: " + exact_json({**reply, "choices": [], "usage": usage}) + b"\n\n"
-    yield b"data: [DONE]\n\n"
-
-
-async def deliver(  # noqa: C901  one branch a fault
+async def deliver(  # noqa: C901  one branch per fault
     request: web.Request, payload: bytes, headers: dict[str, str], fault: Fault | None, *,
     stream: bool,
 ) -> web.StreamResponse:  # fmt: skip
-    """Send a reply, or lose it as the fault says."""
+    """Send a reply, or lose it in the way of the fault."""
     kind = fault.kind if fault else ""
     if kind == "hang":
         await asyncio.sleep(_HANG_S)
     transport = request.transport
-    if transport is None:  # the client went away while its reply was generated
+    if transport is None:  # the client disconnected during generation
         return web.Response()
     if kind in ("reset", "hang"):
         transport.abort()
@@ -163,7 +146,7 @@ async def deliver(  # noqa: C901  one branch a fault
     headers = {"Content-Type": "application/json"} | headers
     if stream:
         headers["Content-Type"] = "text/event-stream"
-        payload = b"".join(events(payload))
+        payload = events(read_json(payload))
     if kind == "odd" and fault:
         odd = odd_answer(fault.code, payload)
         return web.Response(body=odd.body, status=odd.status, headers=headers | odd.headers)
@@ -183,33 +166,21 @@ async def deliver(  # noqa: C901  one branch a fault
         for start in range(0, len(payload), step):
             await asyncio.sleep((fault.seconds if fault else 0.0) / _SLOW_PIECES)
             await response.write(payload[start : start + step])
-    except ConnectionError:  # the client went away first
+    except ConnectionError:  # the client disconnected first
         return response
     return response
 
 
-#: What ``/credits`` tells of an account whose credit is not limited: 1000 USD.
-_PLENTY = 10**15
-
-
-class Server(Protocol):
-    """What these endpoints read of the server."""
-
-    models: dict[str, SimulatedModel]
-    aliases: dict[str, str]
-    books: Books
-    generation_endpoint: bool
-    generation_lag: float
-    key_endpoints: bool
-    logs_content: bool
+#: What ``/credits`` reports for an account with unlimited credit: 1000 USD.
+_UNLIMITED = 10**15
 
 
 class AccountRoutes:
-    """The handlers, for one server."""
+    """The handlers of models, generations, keys and credits."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: "LoopbackOpenRouter") -> None:
         self.server = server
-        self.books = server.books
+        self.account = server.account
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes to an application."""
@@ -256,7 +227,7 @@ class AccountRoutes:
 
     async def _generation(self, request: web.Request) -> web.Response:
         wanted = request.query.get("id", "")
-        bill = self.books.by_generation.get(wanted) if self.server.generation_endpoint else None
+        bill = self.account.by_generation.get(wanted) if self.server.generation_endpoint else None
         if bill is None or bill.at > time.monotonic() - self.server.generation_lag:
             return error_reply(404, "no such generation", "not_found")
         data = {
@@ -272,40 +243,40 @@ class AccountRoutes:
         return _json(data)
 
     async def _content(self, request: web.Request) -> web.Response:
-        known = request.query.get("id", "") in self.books.by_generation
+        known = request.query.get("id", "") in self.account.by_generation
         if not known or not self.server.logs_content:
             return error_reply(404, "no content is stored", "not_found")
         return web.json_response({"data": {"input": {"messages": []}, "output": {}}})
 
     async def _key(self, request: web.Request) -> web.Response:
-        key = self.books.authenticate(request.headers.get("Authorization"))
+        key = self.account.authenticate(request.headers.get("Authorization"))
         if key is None:
             return error_reply(401, "No auth credentials found", "authentication")
         return _json(self._show(key) | {"label": key.name, "rate_limit": {"requests": -1}})
 
     async def _credits(self, request: web.Request) -> web.Response:
-        total = self.books.credit
-        credit = usd(_PLENTY if total is None else total)
-        return _json({"total_credits": credit, "total_usage": usd(self.books.usage())})
+        total = self.account.credit
+        credit = usd(_UNLIMITED if total is None else total)
+        return _json({"total_credits": credit, "total_usage": usd(self.account.usage())})
 
     async def _mint(self, request: web.Request) -> web.Response:
-        if not self.books.may_manage(request.headers.get("Authorization")):
+        if not self.account.may_manage(request.headers.get("Authorization")):
             return error_reply(401, "a management key is needed", "authentication")
         wanted = _object(await request.read())
         if not isinstance(wanted.get("name"), str):
             return error_reply(400, "name is missing", "invalid_request")
         limit = wanted.get("limit")
-        key = self.books.mint(wanted["name"], None if limit is None else to_pico(limit))
+        key = self.account.mint(wanted["name"], None if limit is None else to_pico(limit))
         return _json(self._show(key), status=201, key=key.secret)
 
     async def _child(self, request: web.Request) -> web.Response:
-        if not self.books.may_manage(request.headers.get("Authorization")):
+        if not self.account.may_manage(request.headers.get("Authorization")):
             return error_reply(401, "a management key is needed", "authentication")
-        key = self.books.keys.get(request.match_info["hash"])
-        if key is None or key is self.books.root:
+        key = self.account.keys.get(request.match_info["hash"])
+        if key is None or key is self.account.root:
             return error_reply(404, "no such key", "not_found")
         if request.method == "DELETE":
-            self.books.delete(key.hash)
+            self.account.delete(key.hash)
             return web.json_response({"deleted": True})
         if request.method == "PATCH":
             wanted = _object(await request.read())
@@ -315,7 +286,7 @@ class AccountRoutes:
         return _json(self._show(key))
 
     def _show(self, key: ApiKey) -> dict[str, Any]:
-        usage = self.books.usage(key.hash)
+        usage = self.account.usage(key.hash)
         return {
             "hash": key.hash,
             "name": key.name,
@@ -334,36 +305,35 @@ def _json(data: Any, *, status: int = 200, **more: Any) -> web.Response:
 
 def _object(raw: bytes) -> Mapping[str, Any]:
     try:
-        value = msgspec.json.Decoder(float_hook=Decimal).decode(raw)
+        value = read_json(raw)
     except msgspec.DecodeError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-#: Between two looks whether a generation is still held.
-_LOOK_S = 0.005
+#: Seconds between two checks whether a generation is still held.
+_HOLD_S = 0.005
 
 
 class LoopbackOpenRouter:
-    """The server, in a thread of its own. Use as a context manager.
+    """The server, in its own thread; a context manager.
 
     Args:
-        script: what the teachers know; nothing when ``None``.
+        script: the teachers' script; empty if ``None``.
         models: the catalogue.
-        port: 0 takes a free one.
-        lifetime: seconds after which it stops by itself.
-        api_key: where set, requests without it (or a key minted under it) get 401.
-        management_key: where set, only it mints and deletes keys.
-        faults: asked for every request, before the flaky persona's own faults.
-        latency: seconds that a generation takes.
-        jitter: up to so many more, drawn at random.
+        port: 0 takes a free port.
+        lifetime: seconds after which the server stops.
+        api_key: if set, requests without it (or a key minted under it) get 401.
+        management_key: if set, only this key mints and deletes keys.
+        faults: called for every request, before the flaky persona's own faults.
+        latency: seconds per generation.
+        jitter: seconds added to the latency at most, at random.
         flaky_faults: whether the flaky persona also fails.
-        generation_endpoint: whether ``GET /generation`` answers.
-        generation_lag: seconds until it knows of a generation.
-        usage_lag: seconds until a key's usage and its limit know of a bill.
-        credit_usd: what the account has; 402 when it is gone.
-        response_cache: whether replies are kept at all (an account with zero data
-            retention has none).
+        generation_endpoint: whether ``GET /generation`` exists.
+        generation_lag: seconds until it returns a generation.
+        usage_lag: seconds until a bill counts in a key's usage and limit.
+        credit_usd: credit of the account; 402 once it is spent.
+        response_cache: whether replies are cached (not with zero data retention).
         key_endpoints: whether ``/keys`` exists; other providers have none.
         keep_bodies: whether :attr:`bodies` keeps every request.
     """
@@ -392,7 +362,7 @@ class LoopbackOpenRouter:
         self.script = script or Script()
         self.models = {model.slug: model for model in models}
         self.aliases = aliases(models)
-        self.books = Books(
+        self.account = Account(
             api_key=api_key,
             management_key=management_key,
             credit=None if credit_usd is None else to_pico(credit_usd),
@@ -407,16 +377,16 @@ class LoopbackOpenRouter:
         self.response_cache = response_cache
         self.key_endpoints = key_endpoints
         self.keep_bodies = keep_bodies
-        #: Whether the account logs what is sent, which ``/generation/content`` then shows.
+        #: Whether the account logs requests, which ``/generation/content`` then returns.
         self.logs_content = False
         self.bodies: list[dict[str, Any]] = []
         self.requests = 0
         self.hits = 0
-        #: Generations that run now.
+        #: Generations in progress.
         self.generating = 0
-        #: While this says true of a request, its generation does not end, whatever the
-        #: latency: a test decides what happens first, and not the machine's speed.
-        self.held: Callable[[Asked], bool] | None = None
+        #: While this returns true for a request, its generation does not end, so that a test and
+        #: not the machine's speed decides what happens first.
+        self.held: Callable[[SeenRequest], bool] | None = None
         self._port = port
         self._lifetime = lifetime
         self._random = random.Random(0)  # noqa: S311
@@ -429,14 +399,10 @@ class LoopbackOpenRouter:
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._serve, name="loopback-openrouter", daemon=True)
 
-    # -- life --------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------
 
     def start(self) -> "LoopbackOpenRouter":
-        """Start and wait until it listens.
-
-        Raises:
-            OSError: the port is taken.
-        """
+        """Start and wait until it listens."""
         self._thread.start()
         while not self._ready.wait(1.0):
             if not self._thread.is_alive():
@@ -452,7 +418,7 @@ class LoopbackOpenRouter:
         self._thread.join(30)
 
     def wait(self) -> None:
-        """Wait until it has stopped by itself."""
+        """Wait until its lifetime is over."""
         self._thread.join()
 
     def __enter__(self) -> "LoopbackOpenRouter":
@@ -463,26 +429,26 @@ class LoopbackOpenRouter:
 
     @property
     def url(self) -> str:
-        """The base URL that a teacher file or COMPOSER_OPENROUTER_URL takes."""
+        """The base URL for a teacher file or COMPOSER_OPENROUTER_URL."""
         return f"http://127.0.0.1:{self._port}/api/v1"
 
     @property
     def bills(self) -> list[Bill]:
         """Every billed generation, in order."""
-        return self.books.bills
+        return self.account.bills
 
     @property
     def billed(self) -> int:
         """All bills, in picodollars."""
-        return self.books.billed()
+        return self.account.billed()
 
     def duplicate_bills(self) -> int:
-        """Return how many bills were for a body that had been billed before."""
+        """Return how many bills are for a body that was billed before."""
         bills = list(self.bills)
         return len(bills) - len({bill.digest for bill in bills})
 
     def set_price(self, slug: str, *, prompt: Decimal, completion: Decimal) -> None:
-        """Change a model's prices; generations that run keep theirs."""
+        """Change a model's prices, except for generations in progress."""
         self.models[slug] = msgspec.structs.replace(
             self.models[slug], prompt=prompt, completion=completion
         )
@@ -517,10 +483,10 @@ class LoopbackOpenRouter:
 
     # -- chat ----------------------------------------------------------------------
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:  # noqa: C901  one return a refusal, in the order of OpenRouter
+    async def _chat(self, request: web.Request) -> web.StreamResponse:  # noqa: C901  one return per refusal, in OpenRouter's order
         raw = await request.read()
         self.requests += 1
-        key = self.books.authenticate(request.headers.get("Authorization"))
+        key = self.account.authenticate(request.headers.get("Authorization"))
         if key is None:
             return error_reply(401, "No auth credentials found", "authentication")
         try:
@@ -529,8 +495,8 @@ class LoopbackOpenRouter:
             return error_reply(400, "the body is not JSON", "invalid_request")
         if self.keep_bodies:
             self.bodies.append(body)
-        asked_for = str(body.get("model"))
-        model = self.models.get(self.aliases.get(asked_for, asked_for))
+        name = str(body.get("model"))
+        model = self.models.get(self.aliases.get(name, name))
         if model is None:
             return error_reply(404, "no such model", "not_found", availability="model_not_found")
         limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or 4096)
@@ -538,11 +504,11 @@ class LoopbackOpenRouter:
             return refused
         digest = hashlib.sha256(raw).hexdigest()
         nth = self._seen[digest] = self._seen.get(digest, 0) + 1
-        asked = Asked(model.slug, digest, nth, self.requests)
-        fault = self.faults(asked) if self.faults else None
+        seen = SeenRequest(model.slug, digest, nth, self.requests)
+        fault = self.faults(seen) if self.faults else None
         hit = self._hit(request, key, digest)
         if fault is None and hit is None and model.persona == "flaky" and self.flaky_faults:
-            fault = flaky_fault(asked)
+            fault = flaky_fault(seen)
         if fault and (refused := refusal(fault)) is not None:
             return refused
         stream = body.get("stream") is True
@@ -553,13 +519,13 @@ class LoopbackOpenRouter:
             return await deliver(request, as_hit(hit[1]), headers, fault, stream=stream)
         if fault and not fault.billed:
             return await deliver(request, b"{}", headers, fault, stream=False)
-        if (status := self.books.refuses(key)) != 0:
+        if (status := self.account.refuses(key)) != 0:
             kind = "payment_required" if status == 402 else "permission_denied"
             return error_reply(status, "the limit has been reached", kind)
         self.generating += 1
         try:
             payload = await self._generate(
-                request, model, body, raw, limit, key, asked, fault, headers["X-Generation-Id"]
+                request, model, body, raw, limit, key, seen, fault, headers["X-Generation-Id"]
             )
         finally:
             self.generating -= 1
@@ -568,7 +534,7 @@ class LoopbackOpenRouter:
     def _unroutable(
         self, model: SimulatedModel, body: Mapping[str, Any], raw: bytes, limit: int
     ) -> web.Response | None:
-        """Return why no endpoint may take the request, or ``None``."""
+        """Return the error if no endpoint accepts the request, else ``None``."""
         provider = body.get("provider") or {}
         code = ""
         if model.expiration_date and model.expiration_date <= datetime.now(UTC).strftime("%F"):
@@ -611,11 +577,11 @@ class LoopbackOpenRouter:
         raw: bytes,
         limit: int,
         key: ApiKey,
-        asked: Asked,
+        seen: SeenRequest,
         fault: Fault | None,
         generation: str,
     ) -> bytes:
-        """Generate to the end, bill it, and return the reply's bytes."""
+        """Generate the reply, bill it, and return its bytes."""
         takes = self.latency + self._random.random() * self.jitter
         started = time.monotonic()
         message = reply_message(self.script.decide(model.persona, body))
@@ -632,15 +598,15 @@ class LoopbackOpenRouter:
             cost *= 1000
         if takes:
             await asyncio.sleep(takes)
-        while self.held and self.held(asked):
-            await asyncio.sleep(_LOOK_S)
+        while self.held and self.held(seen):
+            await asyncio.sleep(_HOLD_S)
         written = prompt - cached if writes and model.input_cache_write is not None else 0
         digest = hashlib.sha256(raw).hexdigest()
         bill = Bill(
             generation, model.slug, digest, cost, key.hash, prompt, cached, written, completion,
             time.monotonic(),
         )  # fmt: skip
-        self.books.add(bill)
+        self.account.add(bill)
         payload = reply_json(bill, message, reason, fault)
         if self._caches(request):
             ttl = float(request.headers.get("X-OpenRouter-Cache-TTL") or 300)

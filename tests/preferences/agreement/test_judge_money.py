@@ -12,7 +12,7 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.preferences.judge import SemanticJudge
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.teachers import Endpoint, MaxPrice, Teacher
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
 
@@ -33,7 +33,7 @@ class Says(Script):
 
 def judged(
     folder: Path,
-    fault: Callable[[Asked], Fault | None],
+    fault: Callable[[SeenRequest], Fault | None],
     *,
     generation_endpoint: bool = True,
     factor: int = 1,
@@ -61,7 +61,7 @@ def judged(
 def test_a_hit_after_a_lost_answer_is_settled_by_its_source(tmp_path: Path) -> None:
     """The first answer is billed and lost on its way; the second is the response cache's."""
 
-    def first_is_lost(asked: Asked) -> Fault | None:
+    def first_is_lost(asked: SeenRequest) -> Fault | None:
         return Fault("reset") if asked.nth == 1 else None
 
     same, _, sums, server = judged(tmp_path, first_is_lost)
@@ -83,7 +83,7 @@ def test_a_source_whose_cost_is_not_told_stays_charged(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_kept_and_not_asked_again(tmp_path: Path) -> None:
-    def refuse(asked: Asked) -> Fault | None:
+    def refuse(asked: SeenRequest) -> Fault | None:
         return Fault("moderation")
 
     for requests in (1, 0):  # the second time the ledger knows

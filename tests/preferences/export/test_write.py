@@ -409,7 +409,7 @@ def test_the_command(lake, tmp_path, capsys):
     for arguments, message in (
         (("--format", "ppo", "--out", str(out)), "not one of dpo, kto, sft, sdpo"),
         (("--format", "sft", "--out", str(out), "--samples", "x"), "--samples"),
-        (("--format", "dpo", "--out", str(out), "--lake", str(tmp_path / "no")), "holds no lake"),
+        (("--format", "dpo", "--out", str(out), "--lake", str(tmp_path / "no")), "is not a lake"),
         (("--format", "dpo", "--out", str(out / "x.parquet")), "--out"),
     ):
         lake_option = () if "--lake" in arguments else ("--lake", lake.url)

@@ -228,4 +228,4 @@ def test_statistics_on_a_terminal_and_for_machines(made, tmp_path, capsys):
     assert "krippendorff_alpha" in said.out
     code, said = run(capsys, "statistics", "--lake", str(tmp_path))
     assert code == 2
-    assert "holds no lake" in said.err
+    assert "is not a lake" in said.err

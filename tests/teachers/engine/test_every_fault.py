@@ -10,7 +10,12 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.faults import ODD_ANSWERS, ODD_REFUSALS, Asked, Fault
+from composer_pipeline.testing.openrouter.faults import (
+    ODD_ANSWERS,
+    ODD_REFUSALS,
+    Fault,
+    SeenRequest,
+)
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from tests.fixtures.lake_states import write_sessions
 
@@ -38,7 +43,7 @@ def test_the_ledger_is_the_books_whatever_is_answered(
     names = [*ODD_ANSWERS, *(name for name in ODD_REFUSALS if name != "redirect")]
     of_body: dict[str, str] = {}
 
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         name = of_body.setdefault(asked.digest, names[len(of_body) % len(names)])
         if name in ODD_REFUSALS:
             return Fault("odd_refusal", code=name) if asked.nth == 1 else None

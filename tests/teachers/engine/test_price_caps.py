@@ -19,7 +19,7 @@ from composer_pipeline.teachers.replies import rebuild
 from composer_pipeline.teachers.report import ReplayReport
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 
 Serve = Callable[..., LoopbackOpenRouter]
@@ -97,7 +97,7 @@ def test_a_cap_that_changes_between_a_kill_and_the_next_run(
     server = serve()
     lost: list[str] = []
 
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         if asked.nth > 1 or len(server.bills) < 8:
             return None
         lost.append(asked.digest)
@@ -180,7 +180,7 @@ def test_without_a_response_cache_lost_bytes_are_of_no_use(
     high = TeacherSet.model_validate(data)
     sent: list[int] = []
 
-    def note(asked: Asked) -> None:
+    def note(asked: SeenRequest) -> None:
         sent.append(asked.nth)
 
     server = serve(faults=lambda asked: Fault("reset", billed=False), generation_endpoint=False)

@@ -17,7 +17,7 @@ from composer_pipeline.teachers.report import ReplayReport
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.selection import KnownActions
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 
 Serve = Callable[..., LoopbackOpenRouter]
@@ -85,7 +85,7 @@ def test_a_call_that_another_process_lost_is_not_sent_again_at_once(
                     other.do(operations.mark_unknown(admission.attempt, "reset"))
             return [(second, teachers[0])]
 
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         sent.append(time.monotonic())
         return None
 

@@ -26,7 +26,7 @@ from composer_pipeline.teachers.rate_limit import TeacherWindow
 from composer_pipeline.teachers.report import ReplayReport
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from tests.fixtures.lake_states import DAY, write_session
@@ -48,7 +48,7 @@ def ledger_sums(lake: Lake) -> tuple[int, int, int]:
     return status.spent, status.reserved, status.unknown
 
 
-def once(fault: Fault) -> Callable[[Asked], Fault | None]:
+def once(fault: Fault) -> Callable[[SeenRequest], Fault | None]:
     return lambda asked: fault if asked.nth == 1 else None
 
 

@@ -19,7 +19,7 @@ from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.report import ReplayReport
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from tests.fixtures.waiting import wait_until
 
@@ -54,7 +54,7 @@ def sums(lake: Lake, scope: str = "global") -> tuple[int, int, int]:
 
 
 def minted(server: LoopbackOpenRouter) -> list[Any]:
-    return [key for key in server.books.keys.values() if key.name.startswith("composer-pipeline")]
+    return [key for key in server.account.keys.values() if key.name.startswith("composer-pipeline")]
 
 
 def test_a_run_makes_a_key_uses_it_and_ends_it(lake: Lake, keys: TeacherSet, serve: Serve) -> None:
@@ -76,7 +76,7 @@ def test_lost_bills_become_exact_by_the_keys_usage(
 ) -> None:
     """No second try and no generation record: only the key's usage knows."""
 
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         dice = int(asked.digest[:2], 16) % 3
         return {0: Fault("reset"), 1: Fault("reset", billed=False)}.get(dice)
 
@@ -208,7 +208,7 @@ def test_no_key_is_written_anywhere(lake: Lake, keys: TeacherSet, serve: Serve) 
     server = serve(api_key=USER, management_key=MASTER)
     secrets: list[str] = []
 
-    def spy(asked: Asked) -> Fault | None:
+    def spy(asked: SeenRequest) -> Fault | None:
         secrets.extend(key.secret for key in minted(server) if key.secret not in secrets)
         return None
 

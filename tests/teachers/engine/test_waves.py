@@ -24,7 +24,7 @@ from composer_pipeline.teachers.report import ReplayReport, Snapshot
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.selection import KnownActions
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
-from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from tests.fixtures.lake_states import write_sessions
 from tests.places import fill
@@ -229,7 +229,7 @@ def test_one_teacher_stops_the_others_go_on(
 def test_a_refused_account_stops_everybody_and_says_so(
     lake: Lake, teacher_set: TeacherSet, serve: Serve
 ) -> None:
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         return Fault("error", 401) if asked.total > 10 else None
 
     server = serve(faults=faults)
@@ -244,7 +244,7 @@ def test_a_breaker_spares_a_teacher_that_fails(
     write_sessions(lake, sessions=10, turns=8)
     down = True
 
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         return Fault("error", 500) if down and "steady" in asked.model else None
 
     server = serve(faults=faults)
@@ -317,7 +317,7 @@ def test_a_full_disk_under_the_lake_loses_nothing_that_was_paid_for(
 def test_a_refusal_does_not_hide_a_reply_that_was_paid_for(
     lake: Lake, teacher_set: TeacherSet, serve: Serve
 ) -> None:
-    def faults(asked: Asked) -> Fault | None:
+    def faults(asked: SeenRequest) -> Fault | None:
         return {1: Fault("reset"), 2: Fault("moderation")}.get(asked.nth)
 
     server = serve(faults=faults)
@@ -333,7 +333,7 @@ def test_a_lost_call_is_not_asked_for_while_it_is_generated(
     wait_s, wait, given_up, ended = 0.6, Caller._pause, 0, False
     again: list[int] = []
 
-    def faults(asked: Asked) -> None:
+    def faults(asked: SeenRequest) -> None:
         if asked.nth == 2:
             again.append(time.time_ns() // 1000)
 
@@ -366,7 +366,7 @@ def test_a_call_that_is_asked_for_while_it_is_generated_is_bought_twice(
     """The provider coalesces nothing: this is what the wait before asking again is for."""
     server, again = serve(), set()
 
-    def held(asked: Asked) -> bool:
+    def held(asked: SeenRequest) -> bool:
         if asked.nth > 1:
             again.add(asked.digest)
         return asked.digest not in again

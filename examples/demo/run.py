@@ -170,7 +170,7 @@ def _news(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
             latest = instance.get_records_for_run(run_id, limit=1, ascending=False).records
             for record in latest:
                 message = record.event_log_entry.user_message.partition("\n")[0]
-                console.print(f"[dim]  {message[:120]}[/dim]", markup=True)
+                console.print(f"  {message[:120]}", style="dim", markup=False)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -10,9 +10,7 @@ import json
 import os
 import resource
 import sys
-import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -143,12 +141,9 @@ def _run(
     tags: dict[str, str],
     config: Mapping[str, Any] | None = None,
 ) -> dg.ExecuteInProcessResult:
-    run_id = str(uuid.uuid4())
-    with _news(instance, run_id):
-        result = defs.resolve_job_def(job).execute_in_process(
-            instance=instance, tags=tags, run_config={**QUIET, **(config or {})},
-            raise_on_error=False, run_id=run_id,
-        )  # fmt: skip
+    result = defs.resolve_job_def(job).execute_in_process(
+        instance=instance, tags=tags, run_config={**QUIET, **(config or {})}, raise_on_error=False
+    )
     if not result.success:
         failed = [e for e in result.all_events if e.is_step_failure or e.is_failure]
         reasons = [str(e.message) for e in failed] + [
@@ -158,27 +153,6 @@ def _run(
         ]
         raise ComposerError(f"job {job} failed: " + " | ".join(reasons)[:2000])
     return result
-
-
-@contextmanager
-def _news(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Print a run's latest message once a minute."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(60):
-            latest = instance.get_records_for_run(run_id, limit=1, ascending=False).records
-            for record in latest:
-                message = record.event_log_entry.user_message.partition("\n")[0]
-                console.print(f"  {message[:120]}", style="dim", markup=False)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _latest_metadata(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,8 @@
 """The budget ledger: what may be spent, what was spent, and every reply that was paid for.
 
 Any number of processes share a ceiling exactly: ``spent + reserved + unknown`` of a scope never
-passes its ceiling by admission. Money is int64 picodollars (1e-12 USD).
+passes its ceiling by admission (``operations.reserve`` decides). Money is int64 picodollars
+(1e-12 USD).
 """
 
 import contextlib

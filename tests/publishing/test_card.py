@@ -25,7 +25,7 @@ from composer_pipeline.publishing.card import (
     with_history,
 )
 from composer_pipeline.versions import REDACTION_VERSION
-from tests.publishing.card.made import dataset, made_card, pair
+from tests.publishing.made import dataset, made_card, pair
 
 
 def line_of(text: str, start: str) -> list[str]:

@@ -25,7 +25,7 @@ from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride, S
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from tests.fixtures.lake_states import write_session
-from tests.teachers.plan.prompts import Prompt, reuse
+from tests.teachers.prompts import Prompt, reuse
 
 Serve = Callable[..., LoopbackOpenRouter]
 PRICES = Prices(Decimal(1), Decimal(10), input_cache_read=Decimal("0.25"))

@@ -1,4 +1,4 @@
-"""One of two ranks: ``python -m tests.trainers.trl.ranks.pair FOLDER``; rank 0 writes what it saw.
+"""One of two ranks: ``python -m tests.trainers.trl.pair FOLDER``; rank 0 writes what it saw.
 
 Every case trains the same rows twice: with both ranks, and, on rank 0, alone.
 """

@@ -1,6 +1,6 @@
 """Two real processes train what one trains: DDP and FSDP2, adapters and whole models.
 
-One pair runs every case (``tests.trainers.trl.ranks.pair``); the tests read what it has seen.
+One pair runs every case (``tests.trainers.trl.pair``); the tests read what it has seen.
 """
 
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow  # two real processes, for all tests of this file
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
-    command = [sys.executable, "-m", "tests.trainers.trl.ranks.pair", str(folder)]
+    command = [sys.executable, "-m", "tests.trainers.trl.pair", str(folder)]
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     logs = [folder / f"rank-{rank}.log" for rank in range(2)]
     ranks = []

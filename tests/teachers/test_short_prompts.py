@@ -14,7 +14,7 @@ from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from tests.fixtures.lake_states import write_session
-from tests.teachers.plan.prompts import Prompt, reuse
+from tests.teachers.prompts import Prompt, reuse
 
 
 def at_the_router(teacher_set: TeacherSet, **teacher: object) -> TeacherSet:

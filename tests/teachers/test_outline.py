@@ -11,7 +11,7 @@ from composer_pipeline.teachers.questions import Questions
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
-from tests.teachers.plan.prompts import Prompt
+from tests.teachers.prompts import Prompt
 
 
 @pytest.fixture

@@ -197,8 +197,8 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
         if CANCELLED.match(text):
             continue
         if text.startswith(REJECTION):
-            said = _USER_SAID.search(text)
-            hint = _NOTE.sub("", said[1]).strip() if said else ""
+            match = _USER_SAID.search(text)
+            hint = _NOTE.sub("", match[1]).strip() if match else ""
             source = "user_rejection" if hint else "user_correction" if correction else None
             failure = Failure("user_rejection", hint or correction, source, position)
             ranked.append((0, position, failure))

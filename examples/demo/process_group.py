@@ -22,12 +22,12 @@ def run_group(
     pass_fds: Sequence[int] = (),
     started: Callable[["subprocess.Popen[bytes]"], None] = lambda _: None,
 ) -> int:
-    """Run a command until it ends or this process is told to end; return its exit code."""
-    told = False
+    """Run a command until it ends or this process is asked to end; return its exit code."""
+    ended = False
 
     def note(_number: int, _frame: object) -> None:
-        nonlocal told
-        told = True
+        nonlocal ended
+        ended = True
 
     # Before the child starts: a script's `&` ignores SIGINT, which a child would inherit.
     for number in SIGNALS:
@@ -36,7 +36,7 @@ def run_group(
         command, cwd=cwd, env=dict(env), start_new_session=True, pass_fds=pass_fds
     )
     started(process)
-    while process.poll() is None and not told:
+    while process.poll() is None and not ended:
         time.sleep(0.2)
     _end(process, os.killpg)
     return process.wait()

@@ -117,11 +117,11 @@ def _tell_published(instance: dg.DagsterInstance, published: Mapping[str, Any]) 
     """Show in Dagster what the command line published; the Hub of this machine is gone by then."""
     from assets.adopt import REPORTED_BY
 
-    told = {name: published[name] for name in ("tag", "address", "card")}
+    metadata = {name: published[name] for name in ("tag", "address", "card")}
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
             "published_dataset",
-            metadata={**told, REPORTED_BY: "make demo, whose Hub has ended"},
+            metadata={**metadata, REPORTED_BY: "make demo, whose Hub has ended"},
         )
     )
 

@@ -420,10 +420,10 @@ def sentence(event: Event) -> str:
 
 def _step(event: Event) -> str:
     numbers = {name: event.get(key) for key, name in STEP_NUMBERS.items()}
-    said = ", ".join(f"{n} {value:+.4f}" for n, value in numbers.items() if value is not None)
+    text = ", ".join(f"{n} {value:+.4f}" for n, value in numbers.items() if value is not None)
     if odd := event.get("non_finite"):
-        said += f" not finite: {', '.join(odd)}"
-    return f"replica {event['slot']} step {event['step']}/{event['of']}: {said}"
+        text += f" not finite: {', '.join(odd)}"
+    return f"replica {event['slot']} step {event['step']}/{event['of']}: {text}"
 
 
 def _round(event: Event) -> str:
@@ -432,12 +432,12 @@ def _round(event: Event) -> str:
         why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
         return f"{number} merged nothing ({why})"
     away = sorted({*range(event["replicas"])} - {*event["included"]})
-    said = [f"{number} committed by replicas {', '.join(map(str, event['included']))}"]
-    said += [f"{event['tokens']:,} tokens, {event['bytes']:,} bytes"]
+    parts = [f"{number} committed by replicas {', '.join(map(str, event['included']))}"]
+    parts += [f"{event['tokens']:,} tokens, {event['bytes']:,} bytes"]
     for slot in away:
         reason = event["rejected"].get(str(slot))
-        said.append(f"replica {slot}: {reason}" if reason else f"replica {slot} is missing")
-    return "; ".join(said)
+        parts.append(f"replica {slot}: {reason}" if reason else f"replica {slot} is missing")
+    return "; ".join(parts)
 
 
 def _replica_ended(event: Event) -> str:

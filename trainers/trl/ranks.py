@@ -299,11 +299,11 @@ def verdict(codes: Sequence[int | None]) -> tuple[int, str]:
                 f"rank {rank} of {size} was ended by {name}, and the replica with it"
                 + (": was there enough memory?" if name == "SIGKILL" else "")
             )
-    said = [code for code in codes if code]
+    failed = [code for code in codes if code]
     for code in (EXIT_BAD_INPUT, EXIT_WOULD_REPEAT):
-        if code in said:
+        if code in failed:
             return code, ""
-    return said[0], ""
+    return failed[0], ""
 
 
 def end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -56,8 +56,10 @@ class Place(Protocol):
 def sentence(lines: Iterable[str]) -> str:
     """Return the last ``error: …`` of an output, else its last line that is not empty."""
     kept = [line.strip() for line in lines]
-    said = [line.removeprefix("error: ") for line in kept if line.startswith("error: ")]
-    return said[-1] if said else next((line for line in reversed(kept) if line), "no output")[:200]
+    errors = [line.removeprefix("error: ") for line in kept if line.startswith("error: ")]
+    return (
+        errors[-1] if errors else next((line for line in reversed(kept) if line), "no output")[:200]
+    )
 
 
 @dataclass(frozen=True)

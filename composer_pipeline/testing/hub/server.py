@@ -333,8 +333,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.role == "read":
             self.error(403, "Forbidden: this token may only read.")
         elif self.role == "pull-requests":
-            said = "Forbidden: pass `create_pr=1` as a query parameter to create a Pull Request"
-            self.error(403, said)
+            message = "Forbidden: pass `create_pr=1` as a query parameter to create a Pull Request"
+            self.error(403, message)
         return self.role == "write"
 
     def repo_of(self, repo: str, *, write: bool = False) -> Repo | None:
@@ -369,9 +369,9 @@ def info(self: Handler, repo: str, revision: str = "main", **_: Any) -> None:
     commit = self.commit_at(repo, revision)
     if commit:
         names = [{"rfilename": name} for name in sorted(commit.files)]
-        said = {"id": repo, "sha": commit.oid, "siblings": names, "tags": []}
+        info = {"id": repo, "sha": commit.oid, "siblings": names, "tags": []}
         found = self.repos[repo]
-        self.json({**said, "private": found.private, "gated": found.gated and "manual"})
+        self.json({**info, "private": found.private, "gated": found.gated and "manual"})
 
 
 def auth_check(self: Handler, repo: str, **_: Any) -> None:
@@ -505,14 +505,14 @@ def refs(self: Handler, repo: str, query: dict[str, list[str]], **_: Any) -> Non
             for name, oid in sorted(names.items())
         ]
 
-    said = {
+    refs = {
         "branches": listed({"main": head.oid, **found.branches}, "refs/heads/"),
         "tags": listed(found.tags, "refs/tags/"),
         "converts": [],
     }
     if query.get("include_prs"):
-        said["pullRequests"] = listed(found.pulls, "")
-    self.json(said)
+        refs["pullRequests"] = listed(found.pulls, "")
+    self.json(refs)
 
 
 def tag(self: Handler, repo: str, revision: str, body: bytes, **_: Any) -> None:
@@ -686,9 +686,9 @@ def commit(self: Handler, repo: str, body: bytes, **_: Any) -> None:
         return
     files = dict(found.head.files)
     for entry in entries[1:]:
-        said = _apply(self, files, entry["key"], entry["value"])
-        if said:
-            self.error(400, said)
+        problem = _apply(self, files, entry["key"], entry["value"])
+        if problem:
+            self.error(400, problem)
             return
     _keep_pushed(found, files)
     made = found.add(header["summary"], files, self.hub.clock())

@@ -160,10 +160,9 @@ RECORD = """# Chaos test: recorded results
 
 `make chaos`: {kills} kills with SIGKILL in all; {cores} cores, load average {load} at the end,
 Python {python}. Processes replay synthetic sessions against the loopback provider, which injects
-a fault into
-every fourth request with {faults} classes of faults (prices that pass the cap among them),
-delays the usage of a key and keeps its own accounts. Money is in picodollars (p$, 1e-12 USD); a
-call costs about 1.3e8 p$ and takes 50 to 200 ms.
+a fault into every fourth request with {faults} classes of faults (prices that pass the cap among
+them), delays the usage of a key and keeps its own accounts. Money is in picodollars (p$, 1e-12
+USD); a call costs about 1.3e8 p$ and takes 50 to 200 ms.
 
 {table}
 

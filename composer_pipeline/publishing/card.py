@@ -253,7 +253,8 @@ def placeholders(lake: Lake, days: Iterable[str]) -> dict[str, int]:
     marks = ", ".join("?" * len(wanted))
     sql = (
         "SELECT kind, count(*) FROM (SELECT unnest(regexp_extract_all(json,"
-        r" '\[(SECRET_[A-Z0-9_]+|EMAIL|HOST|ACCOUNT|NAME)_[0-9a-f]{4}\]', 1)) AS kind"
+        r" '\[(SECRET_[A-Z0-9_]+|EMAIL|HOST|ACCOUNT|NAME|PHONE|NATIONAL_ID|CARD|IBAN)"
+        r"_[0-9a-f]{4}\]', 1)) AS kind"
         f" FROM messages WHERE redactions > 0 AND day IN ({marks}))"
         " GROUP BY kind ORDER BY 2 DESC, kind"
     )
@@ -291,10 +292,13 @@ def card_files(
     *,
     facts: Facts | None = None,
     consent: Consent | None = None,
+    review: Mapping[str, int] | None = None,
+    look: Mapping[str, int] | str = "not made",
 ) -> dict[str, bytes]:
     """Return the card, its charts and the chat template by their paths in the repository.
 
-    ``facts`` are those of :func:`facts_of`, where the caller has counted them already.
+    ``facts`` are those of :func:`facts_of`, where the caller has counted them already; ``review``
+    and ``look`` count what is left for a person to judge and what a second scanner found, by kind.
     """
     facts = facts or facts_of(files)
     statistics = statistics_of(lake)
@@ -321,7 +325,8 @@ def card_files(
     model, counted_by = _model(tokenizer)
     terms = facts.pairs["training_terms"]
     card = template("composer_pipeline.publishing", "card.md.j2").render(
-        repo=repo, build=build, facts=facts, consent=consent, steps=steps, votes=votes,
+        repo=repo, build=build, facts=facts, consent=consent, review=review, look=look, steps=steps,
+        votes=votes,
         lengths=lengths, teachers=teachers, statistics=statistics_table(statistics),
         front=_front_matter(repo, build, facts, consent), configs=_configurations(facts),
         model=model, counted_by=counted_by, example=_example(files), CONTENTS=CONTENTS,
@@ -433,6 +438,9 @@ _TIERS = {
     "gold": "the teachers' actions have the same effect, and the agent's is not even similar",
     "silver": "the teachers agree less exactly, or the agent's action is similar and changes"
     " something else",
+    "fixup": "the agent's edit against the same edit with its own later fix folded in; the check"
+    " that failed passes behind it",
+    "recovery": "a call that was a mistake against the agent's own later call that worked",
 }
 _OUTCOMES = {
     "student_bad": "the agent's action failed, was corrected or undone",
@@ -450,7 +458,8 @@ CONTENTS = {
     "pairs": "a preference pair for DPO: `prompt`, `chosen`, `rejected`, `tools`",
     "pairs_8k": "a pair whose prompt was cut in whole turns to 8,192 tokens",
     "groups": "the recorded answers to one state, with their consensus, for GRPO rewards",
-    "hints": "an error turn with what the trace says was wrong, for self-distillation",
+    "hints": "an action that caused an error, with what the trace says was wrong, for"
+    " self-distillation",
     "sft": "the teachers' consensus at a state, where it agrees with the agent too",
     "successes": "an action of the agent that worked, where no teacher decided, for SFT",
     "replies": "an answer of one teacher, with tokens, cost and latency",

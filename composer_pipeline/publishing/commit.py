@@ -4,15 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.publishing.hub import (
     Content,
     Entry,
@@ -23,6 +20,7 @@ from composer_pipeline.publishing.hub import (
     plan_changes,
     token_of,
 )
+from composer_pipeline.redaction.scanning import opened
 
 #: Given what the repository holds, returns what it shall hold; may refuse.
 Prepare = Callable[[Remote], Mapping[str, Content]]
@@ -86,7 +84,7 @@ def check_published(hub: Hub, head: str, files: Mapping[str, Content]) -> dict[s
             )
         if path.endswith(".parquet"):
             rows[path] = _row_count(hub, path, head, entry)
-            sent = pq.read_metadata(_local(content)).num_rows
+            sent = pq.read_metadata(opened(content)).num_rows
             if rows[path] != sent:
                 raise ComposerError(
                     f"{hub.subject}: {path} of commit {head[:8]} has {rows[path]} rows instead of"
@@ -113,16 +111,12 @@ def row_changes(hub: Hub, done: CommitResult) -> dict[str, tuple[int, int]]:
     for path in (path for path in done.changes if path.endswith(".parquet")):
         new, old = Counter[str](), Counter[str]()
         if path in done.files:
-            new = _ids(_local(done.files[path]))
+            new = _ids(opened(done.files[path]))
         if entry := done.before.files.get(path):
             with suppress(pa.ArrowInvalid):  # somebody else's file, which is replaced
                 old = hub.read_ranges(path, done.before.head, entry.size, _ids)
         found[path] = ((new - old).total(), (old - new).total())
     return found
-
-
-def _local(content: Content) -> pa.NativeFile:
-    return pa.OSFile(str(content)) if isinstance(content, Path) else pa.BufferReader(content)
 
 
 def _row_count(hub: Hub, path: str, revision: str, entry: Entry) -> int:
@@ -262,37 +256,3 @@ def first_rows(repo: str, commit: str) -> dict[str, list[str]]:
 
 def _dataset(repo: str, endpoint: str | None) -> Hub:
     return Hub(repo, token_of("HF_TOKEN", dry_run=False), endpoint, "dataset")
-
-
-FILE = "publications.json"
-
-
-class Publication(msgspec.Struct, frozen=True):
-    """The newest publication of a repository.
-
-    ``withdrawn`` are the withdrawals that nothing in the repository's history holds any more.
-    """
-
-    commit: str
-    tag: str = ""
-    withdrawn: list[str] = []
-
-
-def publications(lake: Lake) -> dict[str, Publication]:
-    """Return the newest publication of each repository, ``owner/name``."""
-    if not lake.exists(FILE):
-        return {}
-    try:
-        return msgspec.json.decode(lake.get_bytes(FILE), type=dict[str, Publication])
-    except msgspec.DecodeError as error:
-        raise InputError(
-            f"lake {lake.url}: {FILE} is damaged ({error}); remove it and publish again"
-        ) from error
-
-
-def remember_publication(lake: Lake, repo: str, publication: Publication) -> None:
-    """Replace the record of a repository; nothing is written where nothing changed."""
-    known = publications(lake)
-    if known.get(repo) != publication:
-        data = msgspec.json.encode({**known, repo: publication}, order="sorted")
-        lake.put_bytes(FILE, msgspec.json.format(data, indent=1))

@@ -14,30 +14,35 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from composer_pipeline.dataset.consent import Consent, check_public, find_consent
+from composer_pipeline.dataset.consent import check_public, find_consent
 from composer_pipeline.dataset.manifest import Build, check_statistics, copy_file, read_build
 from composer_pipeline.dataset.select import Barred
 from composer_pipeline.errors import InputError
 from composer_pipeline.exporting.sessions import trace_files
 from composer_pipeline.lake.schema import SCHEMA_VERSION
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.withdrawn import withdrawals
+from composer_pipeline.lake.withdrawn import (
+    Publication,
+    digest_of,
+    publications,
+    remember_publication,
+    withdrawals,
+)
 from composer_pipeline.publishing.card import Facts, card_files, facts_of, keep_text, with_history
 from composer_pipeline.publishing.commit import (
     CommitResult,
-    Publication,
     Purged,
     by_split,
     check_published,
     commit_files,
-    publications,
     purge,
-    remember_publication,
     row_changes,
 )
-from composer_pipeline.publishing.gates import CARD, PublishRefused, check_files
+from composer_pipeline.publishing.gates import PublishRefused, check_files
 from composer_pipeline.publishing.hub import Content, Hub, Remote, check_repo, hashes_of, token_of
+from composer_pipeline.redaction.scanning import CARD, Scanner
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.states.second_look import second_look
 from composer_pipeline.training.model_card import evaluation_of
 
 MANIFEST = "manifest.json"
@@ -87,6 +92,8 @@ class PublishReport(Report):
         tag: names the commit.
         url: shows the commit.
         purged: how many tags and stored objects a withdrawal removed.
+        review: distinct values just below the threshold of redaction, by kind.
+        second_look: what a second scanner found in the messages, by kind, or why it did not look.
     """
 
     commit: str
@@ -101,6 +108,8 @@ class PublishReport(Report):
     tag: str = ""
     url: str = ""
     purged: dict[str, int] = field(default_factory=dict)
+    review: dict[str, int] = field(default_factory=dict)
+    second_look: dict[str, int] | str = ""
 
 
 def publish(
@@ -112,6 +121,7 @@ def publish(
     allow_simulated: bool = False,
     consent: str | Path = "",
     traces: bool = False,
+    max_review: int = 10,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
     progress: Progress | None = None,
@@ -129,6 +139,8 @@ def publish(
             default. A public release needs one.
         traces: also put the dataset's sessions below ``traces/``, whole, for the Hub's viewer; no
             configuration loads them.
+        max_review: refuse a dataset with more distinct values just below the threshold of
+            redaction; the card counts them.
         token_env: environment variable that holds the token; if ``HF_TOKEN`` is empty, the stored
             login of the Hub's client is used.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
@@ -154,12 +166,9 @@ def publish(
         if not any(file.config == "pairs" for file in data):
             raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
         allowed = find_consent(lake, consent)
-        gate = partial(
-            check_files,
-            public=not private,
-            allow=[allowed.contact] if allowed else [],
-            barred=Barred(lake, allowed).reason,
-        )
+        allow = [allowed.contact] if allowed else []
+        scanner = Scanner(lake, public=not private, allow=allow, review=True)
+        gate = partial(check_files, scanner=scanner, barred=Barred(lake, allowed).reason)
         facts = facts_of(data)
         if facts.simulated and not allow_simulated:
             raise InputError(
@@ -168,20 +177,37 @@ def publish(
             )
         if not private:
             check_public(allowed, facts.agents)
-        files = _files(lake, repo, build, data, facts, allowed, folder if traces else None)
+        files: dict[str, Content] = {file.path: file.local for file in data}
+        if traces:
+            sessions = trace_files(lake, folder / "traces", facts.sessions)
+            files |= {f"traces/{path.name}": path for path in sessions}
         gate(files)
+        token = token_of(token_env, dry_run=dry_run)
+        review, look = scanner.review, second_look(lake, facts.days, progress) if private else {}
+        if review.total() > max_review:
+            raise PublishRefused(
+                f"{review.total()} values are just below the threshold of redaction, more than"
+                f" max_review (--max-review {max_review}); composer-pipeline redact FILE --review"
+                " shows those of a session; add a rule, or raise the number"
+            )
+        facts.traces = len(files) - len(data)
+        card = card_files(
+            lake, repo, build, data, facts=facts, consent=allowed, review=review, look=look
+        )
+        card[CARD] = keep_text(card[CARD].decode(), "").encode()
+        files |= card
+        files[MANIFEST] = _manifest(data, files)
+        gate({name: files[name] for name in (*card, MANIFEST)})
         rows = {f"{file.config}/{file.split}": file.rows for file in data}
         if progress:
             progress("publish", 1, 2)
-        token = token_of(token_env, dry_run=dry_run)
-        if not token:
-            return _all_new(files, rows, private=private)
-        tag = "v" + max(facts.days, default="0").replace("-", ".")
-        hub = stack.enter_context(Hub(repo, token, endpoint, "dataset", progress))
-        report = _send(lake, hub, files, rows, tag, gate, private=private, dry_run=dry_run)
+        report = _all_new(files, rows, private=private)
+        if token:
+            hub = stack.enter_context(Hub(repo, token, endpoint, "dataset", progress))
+            report = _send(lake, hub, files, rows, facts, gate, private=private, dry_run=dry_run)
         if progress:
             progress("publish", 2, 2)
-    return report
+    return replace(report, review=dict(review), second_look=look)
 
 
 def _all_new(files: Mapping[str, Content], rows: dict[str, int], *, private: bool) -> PublishReport:
@@ -198,7 +224,7 @@ def _send(
     hub: Hub,
     files: Mapping[str, Content],
     rows: dict[str, int],
-    tag: str,
+    facts: Facts,
     gate: Callable[[Mapping[str, Content]], None],
     *,
     private: bool,
@@ -237,22 +263,23 @@ def _send(
         nothing | by_split({path: added for path, (added, _) in moved.items()}),
         nothing | by_split({path: removed for path, (_, removed) in moved.items()}),
     )
-    return report if dry_run else _finish(lake, hub, done, report, tag)
+    return report if dry_run else _finish(lake, hub, done, report, facts)
 
 
 def _finish(
-    lake: Lake, hub: Hub, done: CommitResult, report: PublishReport, tag: str
+    lake: Lake, hub: Hub, done: CommitResult, report: PublishReport, facts: Facts
 ) -> PublishReport:
     """Verify the commit, remove withdrawn rows from the history, tag it, and record it."""
     counted = check_published(hub, done.head, done.files)
     withdrawn = sorted(f"{item.at} {item.digest}" for item in withdrawals(lake))
-    known = publications(lake).get(hub.repo)
-    purged = Purged(done.head)
-    if set(withdrawn) - set(known.withdrawn if known else ()) and not done.before.is_new:
-        purged = purge(hub, done.head)
-    tag = f"{tag}-{_digest(done.files)}"
+    known = publications(lake).get(hub.repo, Publication(""))
+    purged, since = Purged(done.head), known.sessions
+    if set(withdrawn) - set(known.withdrawn) and not done.before.is_new:
+        purged, since = purge(hub, done.head), {}
+    tag = f"v{max(facts.days, default='0').replace('-', '.')}-{_digest(done.files)}"
     hub.tag(tag, purged.head)
-    remember_publication(lake, hub.repo, Publication(purged.head, tag, withdrawn))
+    held = dict.fromkeys(map(digest_of, facts.sessions), tag) | since
+    remember_publication(lake, hub.repo, Publication(purged.head, tag, withdrawn, held))
     return replace(
         report,
         commit=purged.head,
@@ -261,27 +288,6 @@ def _finish(
         url=f"{hub.page}/tree/{purged.head}",
         purged={"tags": purged.tags, "objects": purged.objects},
     )
-
-
-def _files(
-    lake: Lake,
-    repo: str,
-    build: Build,
-    data: Sequence[DataFile],
-    facts: Facts,
-    consent: Consent | None,
-    traces: Path | None,
-) -> dict[str, Content]:
-    """Return the files of the repository."""
-    files: dict[str, Content] = {file.path: file.local for file in data}
-    if traces:
-        sessions = trace_files(lake, traces / "traces", facts.sessions)
-        files |= {f"traces/{path.name}": path for path in sessions}
-    facts.traces = sum(path.startswith("traces/") for path in files)
-    files |= card_files(lake, repo, build, data, facts=facts, consent=consent)
-    files[CARD] = keep_text(_bytes_of(files[CARD]).decode(), "").encode()
-    files[MANIFEST] = _manifest(data, files)
-    return files
 
 
 def _manifest(data: Sequence[DataFile], files: Mapping[str, Content]) -> bytes:
@@ -377,7 +383,7 @@ def publish_model(
     if CARD not in files:
         raise PublishRefused(f"{folder} has no {CARD}: a model is not published without its card")
     texts = {n: path for n, path in files.items() if n.endswith(TEXT) and n not in TOKENIZER_FILES}
-    check_files(texts, public=not private)
+    check_files(texts, Scanner(public=not private))
     simulated = json.loads(files[RESULT].read_text(encoding="utf-8")).get("simulated") or {}
     if any(simulated.values()) and not allow_simulated:
         raise InputError(

@@ -14,7 +14,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from composer_pipeline.redaction.finders import cookie_values
+from composer_pipeline.redaction.contexts import NO_WORD, is_likely
+from composer_pipeline.redaction.finders import Finder, cookie_values
 from composer_pipeline.redaction.patterns import ESCAPED
 from composer_pipeline.redaction.secrets import Finding, is_given_secret
 
@@ -29,70 +30,53 @@ class Program:
     words: str = ""  # words that must come before, such as a subcommand, separated by `|`
     part: str = "all"  # `user:`, `name=`, `secret=`, `cookie`, `user%`, `user/` or `password=`
     argument: int = 0  # number of the argument, from 1 after `words`, that is a secret
-    stdin: bool = False  # the secret comes from a pipe, a here-string or a here-document
 
 
 PROGRAMS: tuple[Program, ...] = (
+    # programs that share an option or a word
+    Program("password", "mongo mongosh mongodump mongorestore mongoexport mongoimport mongostat mongotop couchbase-cli cbq cbbackupmgr cbimport cbexport cypher-shell neo4j-shell rabbitmqadmin useradd usermod trino presto beeline hive conan jfrog jf openconnect openfortivpn vpnc elasticdump elasticsearch-reset-password elasticsearch-users elasticsearch-keystore evil-winrm winrs crackmapexec netexec nxc impacket-psexec cryptsetup veracrypt jira acli confluence-cli supabase firebase expo eas hydra medusa ncrack sshpass altool notarytool xcrun caddy mcrcon rcon-cli", "-p? -p: --password --passwd --db-password --access-token --apikey --token --searchPassword --plaintext"),
+    Program("long_option", "clickhouse-client clickhouse clickhouse-local chc helm xcrun altool notarytool argocd flux rancher restic borg kopia duplicacy snowsql snow step certbot acme.sh lego databricks dbt huggingface-cli hf kubectl oc kubecolor gpg gpg2 gpgsm duplicity stripe twilio ngrok cloudflared slack slackcat telegram-send discord.sh grafana-cli grafana promtool logcli op bw lpass keepassxc-cli", "--password --docker-password --adminPassword --admin-password --current-password --new-password --repo-password --provisioner-password --passphrase --private-key-passphrase --token --auth-token --bearer-token --api-key --authtoken --eab-hmac-key --webhook-url --pw --session"),
+    Program("capital_option", "sqlcmd bcp mssql-cli osql isql zip unzip zipcloak mosquitto_pub mosquitto_sub mqttx svn hg bzr p4", "-P? --password --pw"),
+    Program("user_option", "skopeo podman buildah ctr crictl curl curlie etcdctl", "-u? --user -U? --proxy-user --creds --src-creds --dest-creds", part="user:"),
+    Program("auth_option", "jenkins-cli java splunk", "-auth --auth", part="user:"),
+    Program("single_dash", "isql-fb gbak gfix fbsql plink pscp psftp manage-bde putty pageant vncpasswd x11vnc vncviewer", "-pas -pass -password -passwd -pw --password -RecoveryPassword -rp"),
+    Program("short_token", "sentry-cli snyk codecov coveralls newrelic datadog-ci heroku fly flyctl railway render vercel netlify wrangler", "-t? --token --auth --auth-token --access-token --api-token --api-key --apiKey"),
+    Program("token_or_password", "doctl hcloud linode-cli scw vultr-cli civo ibmcloud oci twine poetry flit hatch uv pdm", "--access-token -t? --token --apikey --api-key -p? --password"),
+    Program("word", "redis-cli valkey-cli keydb-cli neo4j-admin rclone cargo gem nuget ngrok snyk wandb comet neptune grafana-cli grafana", words="AUTH|auth|requirepass|masterauth|set-initial-password|obscure|login|setapikey|authtoken|add-authtoken|add-api-key|reset-admin-password", argument=1),
+    Program("login_option", "docker podman nerdctl buildah skopeo oras crane regctl cosign helm ctr az", "-p? --password", words="login"),
+    Program("value_option", "aws az", "--value", words="put-parameter|secret"),
+    Program("last_word", "composer bw bip38", words="decrypt|http-basic|bearer|github-oauth|gitlab-token|login|unlock", argument=-1),
+    Program("second_word", "rabbitmqctl consul etcdctl poetry", words="add_user|change_password|authenticate_user|put|http-basic", argument=2),
     # databases
     Program("mysql", "mysql mysqldump mysqladmin mysqlimport mysqlshow mysqlcheck mysqlslap mysqlbinlog mysqlsh mariadb mariadb-dump mariadb-admin mycli", "-p* --password --password1"),
-    Program("mongo", "mongo mongosh mongodump mongorestore mongoexport mongoimport mongostat mongotop", "-p? --password"),
     Program("redis", "redis-cli valkey-cli keydb-cli redis-benchmark", "-a? --pass --password"),
-    Program("redis_auth", "redis-cli valkey-cli keydb-cli", words="AUTH|auth", argument=1),
-    Program("redis_config", "redis-cli valkey-cli", words="requirepass|masterauth", argument=1),
-    Program("sqlcmd", "sqlcmd bcp mssql-cli osql isql", "-P?"),
     Program("sqlplus", "sqlplus sqlldr rman expdp impdp", argument=1, part="user/"),
     Program("cqlsh", "cqlsh nodetool dse cassandra-stress", "-p? -pw --password"),
-    Program("clickhouse", "clickhouse-client clickhouse clickhouse-local chc", "--password"),
     Program("influx", "influx influxd", "-password -p? --password -t --token --admin-token"),
-    Program("couch", "couchbase-cli cbq cbbackupmgr cbimport cbexport", "-p? --password"),
-    Program("neo4j", "cypher-shell neo4j-shell", "-p? --password"),
-    Program("neo4j_admin", "neo4j-admin", words="set-initial-password", argument=1),
-    Program("elastic", "elasticdump elasticsearch-reset-password elasticsearch-users elasticsearch-keystore", "-p? --password --searchPassword"),
-    Program("firebird", "isql-fb gbak gfix fbsql", "-pas -pass -password"),
-    Program("snowsql", "snowsql snow", "--password --private-key-passphrase --token"),
-    Program("presto", "trino presto beeline hive", "-p? --password --access-token"),
     Program("ldap", "ldapsearch ldapadd ldapmodify ldapdelete ldappasswd ldapwhoami ldapcompare ldapmodrdn", "-w? -s? -a"),
     Program("liquibase", "liquibase flyway", "--password -password -Dpassword"),
-    Program("createuser", "rabbitmqctl", words="add_user|change_password|authenticate_user", argument=2),
-    Program("rabbitmqadmin", "rabbitmqadmin", "-p? --password"),
-    Program("mosquitto", "mosquitto_pub mosquitto_sub mqttx", "-P? --password --pw"),
     Program("mosquitto_passwd", "mosquitto_passwd", "-b", argument=3),
     Program("kafka", "kcat kafkacat", "-Xsasl.password= sasl.password= ssl.key.password="),
     # container registries
-    Program("docker_login", "docker podman nerdctl buildah skopeo oras crane regctl cosign helm ctr", "-p? --password", words="login"),
-    Program("docker_login_stdin", "docker podman nerdctl buildah skopeo oras crane helm", "--password-stdin", words="login", stdin=True),
-    Program("registry_creds", "skopeo podman buildah ctr crictl", "--creds --src-creds --dest-creds -u? --user", part="user:"),
     Program("docker_env", "docker podman nerdctl docker-compose", "-e? --env --build-arg --secret", part="name="),
     # HTTP clients
-    Program("curl_user", "curl curlie", "-u? --user -U? --proxy-user", part="user:"),
     Program("curl_cookie", "curl curlie", "-b? --cookie", part="cookie"),
     Program("curl_secret", "curl curlie", "--oauth2-bearer --pass --proxy-pass --key-passwd --tlspassword --login-options"),
     Program("wget", "wget wget2 aria2c axel lftp", "--password --http-password --http-passwd --ftp-password --ftp-passwd --proxy-password --proxy-passwd"),
     Program("httpie", "http https xh xhs", "-a? --auth", part="user:"),
     Program("lftp", "lftp ftp ncftpget ncftpput sftp", "-u? -p?", part="user,"),
     # SSH helpers and remote access
-    Program("sshpass", "sshpass", "-p?"),
-    Program("putty", "plink pscp psftp putty pageant", "-pw"),
     Program("smbclient", "smbclient rpcclient smbget smbmap net smbpasswd", "-U? --user --password", part="user%"),
     Program("mount", "mount mount.cifs mount.davfs sshfs", "-o?", part="password="),
     Program("xfreerdp", "xfreerdp xfreerdp3 wlfreerdp rdesktop", "/p: -p?"),
-    Program("winrm", "evil-winrm winrs crackmapexec netexec nxc impacket-psexec", "-p? -p: --password"),
-    Program("vnc", "vncpasswd x11vnc vncviewer", "-passwd -passwdfile --password"),
     Program("ssh_keygen", "ssh-keygen", "-N -P"),
     Program("rclone", "rclone", "--sftp-pass --ftp-pass --webdav-pass --s3-secret-access-key --b2-key --smb-pass --password"),
-    Program("rclone_obscure", "rclone", words="obscure", argument=1),
     # archives, certificates, encryption
-    Program("zip", "zip unzip zipcloak", "-P?"),
     Program("seven_zip", "7z 7za 7zr 7zz rar unrar", "-p* -hp*"),
-    Program("gpg", "gpg gpg2 gpgsm duplicity", "--passphrase"),
-    Program("gpg_stdin", "gpg gpg2", "--passphrase-fd", stdin=True),
-    Program("openssl", "openssl", "-passin=pass: -passout=pass: -pass=pass: -passin -passout -pass -k? -K -password=pass: -passwd"),
-    Program("keytool", "keytool jarsigner apksigner", "-storepass -keypass -srcstorepass -deststorepass -srckeypass -destkeypass -new --ks-pass=pass: --key-pass=pass:"),
-    Program("cryptsetup", "cryptsetup veracrypt", "--password -p?"),
-    Program("borg", "restic borg kopia duplicacy", "--password --passphrase --repo-password"),
+    Program("openssl", "openssl", "-hmac -passin=pass: -passout=pass: -pass=pass: -passin -passout -pass -k? -K -password=pass: -passwd"),
+    Program("keytool", "keytool jarsigner apksigner", "-storepass -keypass -srcstorepass -deststorepass -srckeypass -destkeypass -new --ks-pass=pass: --key-pass=pass: --ks-pass --key-pass"),
     Program("signtool", "signtool osslsigncode", "/p -pass -p"),
     Program("certutil", "certutil pk12util certreq", "-p -w? -W? -K?"),
-    Program("step", "step certbot acme.sh lego", "--password --provisioner-password --eab-hmac-key"),
     # clouds
     Program("minio", "mc mcli", words="set|add", argument=4),
     Program("pulumi_config", "pulumi", words="--secret", argument=2),
@@ -100,83 +84,43 @@ PROGRAMS: tuple[Program, ...] = (
     Program("onepassword", "op", words="create|edit", part="name=", options="*"),
     Program("aws_configure", "aws", words="aws_secret_access_key|aws_session_token|aws_access_key_id", argument=1),
     Program("aws", "aws", "--master-user-password --secret-string --password --auth-token --secret-access-key --session-token --token-value --temporary-password"),
-    Program("aws_ssm", "aws", "--value", words="put-parameter"),
-    Program("az_login", "az", "-p? --password", words="login"),
     Program("az", "az", "--account-key --sas-token --admin-password --connection-string --password --client-secret --docker-registry-server-password --primary-key"),
-    Program("az_secret", "az", "--value", words="secret"),
     Program("az_settings", "az", "--settings --secure-environment-variables --environment-variables", part="name="),
     Program("gcloud", "gcloud bq gsutil", "--password --root-password --account-token --access-token --client-secret --update-env-vars --set-env-vars", part="name="),
-    Program("doctl", "doctl hcloud linode-cli scw vultr-cli civo ibmcloud oci", "--access-token -t? --token --apikey --api-key -p? --password"),
     Program("openstack", "openstack nova cinder swift glance", "--os-password --os-token --password -K?"),
-    Program("heroku", "heroku fly flyctl railway render vercel netlify wrangler", "-t? --token --auth --access-token --api-token"),
     Program("heroku_config", "heroku fly flyctl railway", words="config:set|secrets|variables", part="name=", options="*"),
     Program("terraform", "terraform tofu terragrunt packer", "-var? --var", part="name="),
     Program("vault_login", "vault bao", words="login|unseal", argument=1),
     Program("vault", "vault bao consul nomad boundary", "-token --token -secret_id --http-addr-token"),
     Program("vault_kv", "vault bao", words="put|write|patch", part="name=", options="*"),
-    Program("consul_kv", "consul etcdctl", words="put", argument=2),
-    Program("etcdctl", "etcdctl", "--user --password", part="user:"),
     # clusters
-    Program("kubectl_secret", "kubectl oc k3s microk8s kubecolor", "--from-literal", words="secret", part="name="),
-    Program("kubectl_docker", "kubectl oc kubecolor", "--docker-password --password --token"),
-    Program("helm_password", "helm", "--password"),
+    Program("kubectl_secret", "kubectl oc k3s microk8s kubecolor", "--from-literal", words="secret", part="secret="),
     Program("helm_set", "helm helmfile", "--set --set-string --set-literal", part="name="),
-    Program("argocd", "argocd flux rancher", "--password --auth-token --token --admin-password --current-password --new-password"),
     # forges and packages
-    Program("gh_stdin", "gh glab hub tea", "--with-token --stdin", stdin=True),
     Program("gh_secret", "gh glab", "-b? --body --value -v?", words="secret|variable"),
     Program("glab", "glab gitlab-runner gitlab tea", "-t? --token --registration-token -r? --private-token"),
     Program("npm_config", "npm yarn pnpm", words="set", part="token=", options="*"),
-    Program("twine", "twine poetry flit hatch uv pdm", "-p? --password --token -t?"),
-    Program("poetry", "poetry", words="http-basic", argument=2),
     Program("poetry_token", "poetry", words="config", argument=2),
-    Program("cargo", "cargo gem", words="login", argument=1),
     Program("cargo_token", "cargo gem", "--token --key"),
     Program("nuget", "nuget dotnet choco", "-ApiKey -Password -k? --api-key -p? --password"),
-    Program("nuget_source", "nuget", words="setapikey", argument=1),
-    Program("composer", "composer", words="http-basic|bearer|github-oauth|gitlab-token", argument=-1),
     Program("maven", "mvn gradle gradlew java sbt ant sonar-scanner", "-Dsonar.login= -Dsonar.token= -Dsonar.password= -Dpassword= -DrepoPassword= -Djavax.net.ssl.keyStorePassword= -Djavax.net.ssl.trustStorePassword= -Dgpg.passphrase= -Pgpg.passphrase= -PmavenPassword= -Psigning.password= -Dspring.datasource.password= -Dhttp.proxyPassword= -Dhttps.proxyPassword="),
-    Program("conan", "conan jfrog jf", "-p? --password --access-token --apikey"),
     # services
-    Program("stripe", "stripe twilio ngrok cloudflared", "--api-key --authtoken --token"),
-    Program("ngrok", "ngrok", words="authtoken|add-authtoken|add-api-key", argument=1),
     Program("tailscale", "tailscale headscale netbird zerotier-cli", "--authkey --auth-key --setup-key -k"),
-    Program("sentry", "sentry-cli snyk codecov coveralls newrelic datadog-ci", "--auth-token --token -t? --api-key --apiKey"),
-    Program("snyk", "snyk", words="auth", argument=1),
-    Program("wandb", "wandb comet neptune", words="login", argument=1),
-    Program("huggingface", "huggingface-cli hf", "--token"),
-    Program("databricks", "databricks dbt", "--token --password"),
-    Program("supabase", "supabase firebase expo eas", "--token --password -p? --db-password"),
-    Program("slack", "slack slackcat telegram-send discord.sh", "--token --webhook-url"),
     Program("openai", "openai llm anthropic claude", "-k? --api-key"),
-    Program("grafana", "grafana-cli grafana promtool logcli", "--adminPassword --api-key --password --bearer-token"),
-    Program("grafana_reset", "grafana-cli grafana", words="reset-admin-password", argument=1),
     Program("sendemail", "sendemail swaks mutt msmtp s-nail mailx", "-xp -ap --auth-password --passwordeval"),
     Program("dvc", "dvc", words="modify", argument=3),
     # users of machines and services
-    Program("htpasswd", "htpasswd", "-b -cb -bc -nb -nbB -bB -bcB -cbB -Bbn -bn -nbm -bnB -mb", argument=-1),
-    Program("useradd", "useradd usermod", "-p? --password"),
-    Program("cmdkey", "cmdkey schtasks", "/pass: /rp"),
-    Program("xcrun", "xcrun altool notarytool", "--password"),
-    Program("chpasswd", "chpasswd", stdin=True, part="user:"),
-    Program("passwd_stdin", "passwd", "--stdin", stdin=True),
-    Program("sudo_stdin", "sudo", "-S", stdin=True),
-    Program("pbcopy", "kinit vncpasswd cryptsetup smbpasswd", stdin=True),
-    Program("security", "security", "-w? -p?", words="add-generic-password|add-internet-password|unlock-keychain|import"),
+    Program("htpasswd", "htpasswd add-user.sh", "-b -cb -bc -nb -nbB -bB -bcB -cbB -Bbn -bn -nbm -bnB -mb", argument=-1),
+    Program("cmdkey", "cmdkey schtasks slmgr slmgr.vbs", "/pass: /rp /ipk -ipk"),
+    Program("security", "security", "-w? -p? -P?", words="add-generic-password|add-internet-password|unlock-keychain|import"),
+    Program("partition", "security", "-k?", words="set-key-partition-list"),
+    Program("radtest", "radtest", argument=5),
     Program("nmcli", "nmcli", words="password|wifi-sec.psk|802-11-wireless-security.psk", argument=1),
     Program("wpa", "wpa_passphrase", argument=2),
-    Program("openvpn", "openconnect openfortivpn vpnc", "-p? --password --passwd"),
     Program("ansible", "ansible ansible-playbook", "-e? --extra-vars", part="name="),
     Program("git_config", "git", words="user.password|http.extraheader|github.token|sendemail.smtppass", argument=1),
-    Program("svn", "svn hg bzr p4", "--password -P?"),
-    Program("jira", "jira acli confluence-cli", "--password -p? --token"),
-    Program("jenkins", "jenkins-cli java", "-auth --auth", part="user:"),
-    Program("splunk", "splunk", "-auth", part="user:"),
     Program("ipmitool", "ipmitool racadm redfishtool", "-P? -p?"),
     Program("snmp", "snmpwalk snmpget snmpset snmpbulkwalk", "-c? -A? -X?"),
-    Program("hydra", "hydra medusa ncrack", "-p?"),
-    Program("expect", "op bw lpass keepassxc-cli", "--password --pw --session"),
-    Program("bw", "bw", words="login|unlock", argument=-1),
 )  # fmt: skip
 
 
@@ -226,8 +170,9 @@ class ProgramRule:
         if self._words:
             return rf".*{_BEFORE}(?:{'|'.join(map(re.escape, sorted(self._words)))})[\s\"'\\.]"
         plain = [option.rstrip("?*") for option in self._options if option != "*"]
+        bundled = "|-[a-z]{1,4}u" if self.row.part == "user:" and "-u?" in self._options else ""
         if plain and not self.row.argument:
-            return rf".*{_BEFORE}(?:{'|'.join(map(re.escape, plain))})"
+            return rf".*{_BEFORE}(?:{'|'.join(map(re.escape, plain))}{bundled})"
         return ""
 
     def __call__(self, text: str) -> Iterator[Finding]:
@@ -237,10 +182,6 @@ class ProgramRule:
             if begin < 0:
                 continue
             segment, at = _segment(text, begin, match.end())
-            if self.row.stdin:
-                if not self._options or any(f" {o}" in segment for o in self._options):
-                    yield from self._piped(text, begin, segment, at)
-                continue
             if self._words and not any(word in segment for word in self._words):
                 continue
             words = _listed(text, match.end()) or _words(segment, at)
@@ -292,13 +233,15 @@ class ProgramRule:
             text, start = match[1], start + match.start(1)
         elif part in ("name=", "secret="):
             name, sign, value = text.partition("=")
-            telling = part == "secret=" or _TELLING.search(name)
+            telling = part == "secret=" or _TELLING.search(name) or is_likely(value)
+            telling = telling or (self.row.name == "vault_kv" and is_likely(value, "password"))
             if not sign or not telling or name.startswith("-"):
                 return None
             text, start = value, start + len(name) + 1
         elif part != "all":
             user, sign, value = text.partition(part[-1])
-            if not sign or not user:
+            # A token may stand for the password of nobody.
+            if not sign or not (user or is_likely(value, "password") or len(value) > 14):
                 return None
             value = value.partition("@")[0] if part == "user/" else value
             text, start = value, start + len(user) + 1
@@ -306,35 +249,13 @@ class ProgramRule:
             text, start = text[1:-1], start + 1
         return Word(text, start)
 
-    def _piped(self, text: str, at: int, segment: str, start: int) -> Iterator[Finding]:
-        """Yield what is given to the standard input of a command."""
-        line = text[max(0, at - 400) : at]
-        before = _ECHO.search(line)
-        places = []
-        if before is not None:
-            offset = at - len(line)
-            places.append((offset + before.start("value"), before["value"]))
-        for pattern in (_HERE_STRING, _HERE_DOCUMENT):
-            if match := pattern.search(segment):
-                places.append((start + match.start("value"), match["value"]))
-        for place, value in places:
-            yield from self._part(Word(value, place))
-
 
 _TELLING = re.compile(
-    r"(?i)pass|pwd|secret|token|key(?!cloak|board|space|name|_?id$|vault)|credential|auth(?!or)"
-    r"|salt|dsn|conn"
+    r"(?i)pass|pwd|secret|token|(?<!signing)key(?!cloak|board|space|name|_?id$|vault)|credential|auth(?!or)"
+    r"|salt|dsn|conn|encrypt_s"
 )
 # A comma before a further pair of a name and a value.
 _SEVERAL = re.compile(r",(?=[A-Za-z_][\w.\[\]-]*=)")
-_ECHO = re.compile(
-    r"(?:echo|printf|print)[ \t]+(?:-[neE]+[ \t]+)?(?:[\"']%s(?:\\n)?[\"'][ \t]+)?(?P<q>[\"']?)"
-    r"(?P<value>[^\s\"'|$`]+)(?P=q)[ \t]*\|[ \t\\\n]*(?:sudo[ \t]+(?:-\S+[ \t]+)*)?(?:\S+/)?$"
-)
-_HERE_STRING = re.compile(r"<<<[ \t]*(?P<q>[\"']?)(?P<value>[^\s\"'$`]+)(?P=q)")
-_HERE_DOCUMENT = re.compile(
-    r"<<-?[ \t]*[\"']?(?P<end>[A-Za-z_]+)[\"']?[^\n]*\n(?P<value>[^\s$`]+)\n[ \t]*(?P=end)"
-)
 
 
 def _pieces(word: Word) -> Iterator[Word]:
@@ -344,9 +265,12 @@ def _pieces(word: Word) -> Iterator[Word]:
         yield Word(word.text[begin : end - 1], word.start + begin)
 
 
+_NO_VALUE = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?|@[\w./-]+|(?:env|file|fd):[\w./-]+")
+
+
 def _is_value(text: str) -> bool:
     """Return True for a secret itself, not another option or the place of one."""
-    return is_given_secret(text, 4) and not text.startswith(("-", "/", "./", "~/", "@", "file:"))
+    return is_given_secret(text, 4) and not _NO_VALUE.fullmatch(text)
 
 
 def _value(option: str, word: Word, following: Word | None) -> Word | None:
@@ -357,6 +281,8 @@ def _value(option: str, word: Word, following: Word | None) -> Word | None:
     name = option.rstrip("?*")
     if word.text == name and name[-1] not in "=:":
         return None if option.endswith("*") else following
+    if name in ("-u", "-U") and re.fullmatch(rf"-[A-Za-z]{{1,4}}{name[1]}", word.text):
+        return following
     if not word.text.startswith(name):
         return None
     rest = word.text[len(name) :]
@@ -449,3 +375,67 @@ def _first_command(node: Any) -> Any:
         if (found := _first_command(child)) is not None:
             return found
     return None
+
+
+_NOUN = "(?:secrets?|config|env|vars?|variables?|kv|param(?:eter)?s?|tokens?|(?:api-?)?keys?|auth|creds?|credentials?|passwords?|passwd|settings?)"
+_VERB = "(?:set|put|add|create|insert|push|update|write|import|init|store|save|replace|new|edit|modify|login|unlock)"
+_GAP = r"(?:(?:[ \t]|\\\r?\n)+|\\*[\"'],\s{0,3}\\*[\"'])"
+_SETS = rf"{_NOUN}(?:[-:]|{_GAP}){_VERB}|{_VERB}(?:[-:_]|{_GAP}){_NOUN}|login|config|(?:add-)?authtoken|auth|encrypt_string|store-secret"
+_SETTING = re.compile(rf"(?<![A-Za-z0-9])(?:{_SETS})(?={_GAP})")
+_ARGUMENT = re.compile(rf"{_GAP}(?P<name>--?[\w-]+=|\\*[\"']?[A-Za-z_][\w.:/@-]*=)?(?P<q>\\*[\"'])?(?P<value>(?(q)[^\s\"'\\]+|[^\s\"'`\\|;&<>()]+))(?:\\*[\"'](?!,))?")  # fmt: skip
+
+
+def find_settings(text: str) -> Iterator[Finding]:
+    """Yield values after words of a command that set a secret or log in, in any program."""
+    for match in _SETTING.finditer(text):
+        at, stop, name = match.end(), match.end() + 2000, ""
+        while (argument := _ARGUMENT.match(text, at, stop)) and argument["value"][0] not in "=:":
+            value, at = argument["value"], argument.end()
+            place = f"{argument['name']} {name} {match[0]}".lower()
+            if "passw" not in place and "pwd" not in place:
+                place = "secret" if _TELLING.search(place) else ""
+            if is_likely(value, place) and re.search(
+                NO_WORD if place == "secret" else "[0-9]", value
+            ):
+                yield Finding(*argument.span("value"), "COMMAND")
+            name = "" if argument["name"] else value
+
+
+_VALUE = r"(?P<q>\\*[\"']?)(?P<value>[^\s\"'`|$\\]{4,4000})"
+_REST = r"(?=(?P<rest>(?:\\\n|[^\n])*))"
+_PIPED = (
+    re.compile(rf"(?:echo|printf)[ \t]+(?:-[neE]+[ \t]+)*(?:\\*[\"'](?:%s(?:\\+n)?)+\\*[\"'][ \t]+)?{_VALUE}(?:\\+n)?(?P=q)(?:[ \t]+(?P=q)(?P=value)(?P=q))?[ \t]*(?:\||>>?){_REST}"),
+    re.compile(r"(?:echo|printf)[ \t]+(?:-[neE]+[ \t]+)*(?P<q>\\*[\"'])(?P<value>[A-Za-z][^\"'\n|$\\]{6,200})(?P=q)[ \t]*(?P<rest>\|[^\n]*(?:cryptsetup|passwd|--stdin|gpg|luks)[^\n]*)"),
+    re.compile(rf"(?P<rest>(?:passwordeval|pass(?:word-|phrase-)?(?:command|cmd)|askpass|password-file)[^\n]{{0,12}}?(?:echo|printf)[ \t]+(?:-n |%s )?){_VALUE}"),
+    re.compile(r"printf[ \t]+(?P<rest>'[^'\n]{0,200}(?:auth|key|pass|token|secret)[^'\n]{0,80}%s[^'\n]{0,80}')(?:[ \t]+[^\s|>]+){0,3}?[ \t]+\\*[\"']?(?P<value>[^\s\"'`|$\\]{8,4000})\\*[\"']?[ \t]*[|>]"),
+    re.compile(r"(?P<rest>pass insert [^\n]*<<)-?[ \t]*[\"']?[A-Za-z_]+[\"']?\n(?P<value>[^\s$`]{4,4000})\n"),
+    re.compile(rf"<<<[ \t]*{_VALUE}(?P=q){_REST}"),
+    re.compile(r"<<-?[ \t]*[\"']?(?P<end>[A-Za-z_]+)[\"']?(?P<rest>[^\n]*)\n(?:[\w.@-]{2,40}\n)?(?P<value>[^\s$`]{4,4000})\n[ \t]*(?P=end)"),
+)  # fmt: skip
+# What reads nothing but a secret, and what may read one.
+_ONLY = re.compile(r"(?:passwordeval|pass(?:word-|phrase-)?(?:command|cmd)|askpass)\b|password-file[= ](?:-|/dev/stdin)|--(?:password|passphrase|token)-(?:stdin|fd)|--with-token|--stdin|passwd\b|\bkinit\b|\bsudo\b.* -\S*S|cryptsetup|pass insert|secrets?[: ](?:set|put|add)")  # fmt: skip
+_MAY = re.compile(r"(?i)base64(?! -+d)|secret|token|passw|cred|auth|login|api_?key|env[ :]|variable|vault|openssl|gpg|sops|keyring|stdin|clip|pbcopy")  # fmt: skip
+
+
+def find_piped(text: str) -> Iterator[Finding]:
+    """Yield what is given to the standard input of a command or written to a file of secrets."""
+    for match in (match for pattern in _PIPED for match in pattern.finditer(text)):
+        value, (start, end) = match["value"], match.span("value")
+        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()] + match["rest"]
+        if ":" in value and re.search("chpasswd|base64|htpasswd", line):
+            start += value.index(":") + 1
+            value = text[start:end]
+        if only := _ONLY.search(line):
+            given = _is_value(value)
+        if given if only else _MAY.search(line) and is_likely(value, "secret"):
+            yield Finding(start, end, "COMMAND")
+
+
+_SETS_GATE = _SETS.replace(_GAP, r"(?:[^a-z0-9]|\\[nrt])+")
+_LINE_GATE = r"(?:[^\\|;]|\\+[\"'\\t]|\\{3}n)*"
+#: Id, literals, function and gate of the rules for any program.
+COMMAND_FINDERS: tuple[tuple[str, tuple[str, ...], Finder, str], ...] = (
+    ("settings", ("login", "config", "auth", "secret", "env", "var", "kv", "param", "token", "key", "cred", "passw", "setting", "encrypt_string"),
+     find_settings, rf"(?:{_SETS_GATE})(?:\s|[\\\"',]){_LINE_GATE}(?:{NO_WORD}|(?:passw|pwd){_LINE_GATE}[0-9])"),
+    ("piped", ("echo", "print", "<<"), find_piped, r"(?:echo|printf)\s(?:[^|>\\]|\\[^n])*[|>]|(?:passwordeval|-command|passcommand|pass-?cmd|askpass|password-file)[^a-z]*(?:echo|printf)|<<<|<<-?\s*[\\\"']*[a-z_]"),
+)  # fmt: skip

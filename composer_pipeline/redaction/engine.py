@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from composer_pipeline.redaction import patterns
-from composer_pipeline.redaction.commands import PROGRAMS, ProgramRule
-from composer_pipeline.redaction.contexts import CONTEXTS
+from composer_pipeline.redaction.checksums import CHECKSUM_FINDERS
+from composer_pipeline.redaction.commands import COMMAND_FINDERS, PROGRAMS, ProgramRule
+from composer_pipeline.redaction.contexts import CONTEXTS, POSITION_FINDERS
 from composer_pipeline.redaction.decodings import (
     BASE64_GATE,
     BREAK,
@@ -29,6 +30,7 @@ from composer_pipeline.redaction.finders import (
     find_assignments,
     is_secret_name,
 )
+from composer_pipeline.redaction.mentions import MENTION_FINDERS
 from composer_pipeline.redaction.patterns import Gate, dump_value, searcher
 from composer_pipeline.redaction.people import (
     DOMAIN,
@@ -43,21 +45,33 @@ from composer_pipeline.redaction.people import (
     local_start,
     names_a_user,
 )
+from composer_pipeline.redaction.prose import PROSE_FINDERS
 from composer_pipeline.redaction.secrets import (
     EXAMPLE,
     MAX_DEPTH,
     PERSONAL,
     Edit,
     Finding,
+    Known,
+    Literal,
     NamedRule,
     Replacer,
     Rule,
     Trace,
     holds_key,
+    is_assigned_secret,
     is_given_secret,
-    is_literal_secret,
 )
+from composer_pipeline.redaction.tokens import TOKEN_GATE, find_tokens
 from composer_pipeline.redaction.user_rules import RedactionRules, scan_externally
+from composer_pipeline.redaction.vault import needle, whole
+from composer_pipeline.redaction.vendors import (
+    VendorRule,
+    find_near,
+    near_gates,
+    near_kind,
+    read_rules,
+)
 
 
 def encoded(rules: "Rules", text: str, replacer: Replacer) -> str:
@@ -66,8 +80,8 @@ def encoded(rules: "Rules", text: str, replacer: Replacer) -> str:
         return text
     found = []
     for start, end, plain in decoded_runs(text):
-        inner = Replacer(depth=replacer.depth + 1, names=replacer.names)
-        rules.settle(plain, rules.active(dump_value(plain), ()), inner)
+        inner = replacer.inner()
+        rules.settle(plain, rules.active(dump_value(plain), replacer.names), inner)
         if inner.counts and not rules.allowed(text[start:end]):
             kind = next((k for k in inner.counts if k not in _NOT_ALONE), "ENCODED")
             found.append(Finding(start, end, kind))
@@ -138,7 +152,7 @@ def _inner(
     if not active:
         return
     trace = Trace(len(part.text))
-    inner = Replacer(trace, replacer.depth + 1, replacer.names)
+    inner = replacer.inner(trace)
     rules.settle(part.text, active, inner)
     if not over:
         replacer.counts.update(inner.counts)
@@ -162,7 +176,7 @@ _NOT_ALONE = frozenset(("HOME", "USER", *(PERSONAL - {"EMAIL"})))
 
 
 #: Rules that also judge values by their keys.
-KEYED = frozenset(("assigned", "account", "keyed"))
+KEYED = frozenset(("assigned", "account", "keyed", "near"))
 _MAX_PASSES = 8
 
 
@@ -177,36 +191,36 @@ class Rules:
         self._rules: list[NamedRule] = []
         self._gates: list[Gate] = []
         self._always: list[int] = []
-        self._users: dict[frozenset[str], list[tuple[bytes, NamedRule]]] = {}
+        self._known: dict[frozenset[Known], list[tuple[bytes, NamedRule]]] = {}
         for extra in rules.patterns:
             pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern), None)
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
         self._add_decodings(first=True)
-        for kind, hints, body in patterns.SHAPES:
-            shape = partial(self._shape, kind, hints, patterns.compile_kind(body))
-            self._add(f"shape/{kind}", hints, shape, patterns.SHAPE_GATES.get(kind, ""))
+        for row in read_rules()["typed"]:
+            self._add(f"shape/{row.kind}", row.literals, partial(self._shape, row), row.gate)
         self._add("decoding/base64", ("",), partial(encoded, self), BASE64_GATE)
-        for row in CONTEXTS:
-            compiled = patterns.compile_kind(row.pattern)
-            context = partial(self._pattern, row.kind, compiled, row.judge)
-            self._add(f"context/{row.name}", row.literals, context, row.gate)
         for program in PROGRAMS:
             command = ProgramRule(program)
             rule = partial(self._finder, command)
             self._add(f"command/{program.name}", command.literals, rule, command.gate)
-        for name, literals, find, gate in STRUCTURE_FINDERS:
-            self._add(name, literals, partial(self._finder, find), gate)
+        finders = (*STRUCTURE_FINDERS, *CHECKSUM_FINDERS, *COMMAND_FINDERS, *POSITION_FINDERS)
+        for place in CONTEXTS:
+            compiled = patterns.compile_kind(place.pattern)
+            context = partial(self._pattern, place.kind, compiled, place.judge)
+            self._add(f"context/{place.name}", place.literals, context, place.gate)
+        self._add_finders(finders)
         self._add("account", patterns.ACCOUNT_LITERALS, self._account)
         self._add("keyed", ('"',), lambda text, _: text, _KEYED_GATE)
         self._add("assigned", ASSIGNMENT_LITERALS, self._assigned, ASSIGNMENT_GATE)
-        for name, literals, find, gate in PEOPLE_FINDERS:
-            self._add(name, literals, partial(self._finder, find), gate)
+        self._gates += [Gate(len(self._rules), *gate) for gate in near_gates()]
+        self._rules.append(("near", partial(self._finder, find_near)))
+        tokens = ("token", ("",), find_tokens, TOKEN_GATE)
+        self._add_finders((*PROSE_FINDERS, tokens, *PEOPLE_FINDERS))
         self._add("email", ("@",), self._email, _EMAIL_GATE)
         self._add("host/url", patterns.URL_HOST_LITERALS, partial(self._host, patterns.URL_HOST))
         ssh = partial(self._host, patterns.SSH_TARGET)
         self._add("host/ssh", patterns.SSH_LITERALS, ssh, patterns.SSH_GATE)
-        machine = partial(self._named_host, patterns.MACHINE)
-        self._add("host/machine", patterns.MACHINE_LITERALS, machine)
+        self._add_finders(MENTION_FINDERS)
         for name in rules.hosts:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
             self._add("file/host", (name,), partial(self._named_host, named))
@@ -216,7 +230,11 @@ class Rules:
         self._add_decodings(first=False)
         if rules.external_scanner:
             self._add("external_scanner", (), partial(self._finder, scan_externally))
-        self._search = searcher(self._gates)
+        # A database of its own: that of the built-in rules is compiled once a machine.
+        own = [g for g in self._gates if self._rules[g.rule][0].startswith("file/")]
+        search = searcher([g for g in self._gates if g not in own])
+        more = searcher(own) if own else None
+        self._search = (lambda text: search(text) | more(text)) if more else search
 
     def _add(self, name: str, hints: tuple[str, ...], rule: Rule, gate: str = "") -> None:
         """Add a rule that finds nothing in a text without one of ``hints``."""
@@ -226,6 +244,10 @@ class Rules:
             self._gates.append(Gate(number, hints, gate))
         else:
             self._always.append(number)
+
+    def _add_finders(self, rows: Iterable[tuple[str, tuple[str, ...], Finder, str]]) -> None:
+        for name, literals, find, gate in rows:
+            self._add(name, literals, partial(self._finder, find), gate)
 
     def _add_decodings(self, *, first: bool) -> None:
         for row in DECODINGS:
@@ -238,24 +260,33 @@ class Rules:
         """Return all rules by their ids, in order of precedence."""
         return list(self._rules)
 
-    def active(self, source: bytes, names: Iterable[str]) -> list[NamedRule]:
+    def active(self, source: bytes, names: Iterable[Known]) -> list[NamedRule]:
         """Return the rules that may match the JSON of a text or value, in order of precedence."""
         numbers = self._search(source)
         numbers.update(self._always)
         chosen = [self._rules[number] for number in sorted(numbers)] if numbers else []
-        users = self._users.get(key := frozenset(names))
-        if users is None:
-            users = self._users[key] = [
-                (
-                    name.encode("utf-8", "replace"),
-                    ("user", partial(self._user, re.compile(re.escape(name)))),
-                )
-                for name in sorted({*names, *self._names})
-                if len(name) > 2 and is_personal(name) and not self.allowed(name)
-            ]
-        if users:
-            chosen += [row for name, row in users if name in source]
+        known = self._known.get(key := frozenset(names))
+        if known is None:
+            if len(self._known) >= 8:  # sessions come one after the other
+                self._known.clear()
+            known = self._known[key] = self._known_rules(key)
+        if known:
+            chosen += [row for value, row in known if value in source]
         return chosen
+
+    def _known_rules(self, known: frozenset[Known]) -> list[tuple[bytes, NamedRule]]:
+        """Return the rules of a session's names and values, each with what must occur."""
+        names = {*self._names, *(name for name in known if isinstance(name, str))}
+        rows: list[tuple[bytes, NamedRule]] = [
+            (needle(name), ("user", partial(self._user, re.compile(re.escape(name)))))
+            for name in sorted(names)
+            if len(name) > 2 and is_personal(name) and not self.allowed(name)
+        ]
+        values = [item for item in known if isinstance(item, Literal)]
+        for kind, value in sorted(values, key=lambda item: (-len(item.value), item)):
+            if not self.allowed(value):
+                rows.append((needle(value), ("vault", partial(self._value, kind, whole(value)))))
+        return rows
 
     def settle(self, text: str, active: list[NamedRule], replacer: Replacer) -> str:
         """Return the text with everything that the active rules find replaced.
@@ -272,7 +303,7 @@ class Rules:
                 break
         return text
 
-    def keyed(self, replacer: Replacer, key: str, value: str, certain: bool) -> str:  # noqa: C901  one early return a rule, in the order that rules win
+    def keyed(self, replacer: Replacer, key: str, value: str, certain: bool) -> str:
         """Redact a value that its key or, if ``certain``, the structure around it gives away."""
         if self._kept(value):
             return value
@@ -287,13 +318,12 @@ class Rules:
                     line = rule(line, replacer)
             if not line.endswith(f" {value}"):
                 return line.removeprefix(f"{key}: ")
-        if patterns.ACCOUNT_KEY.search(key) and patterns.ACCOUNT_VALUE.fullmatch(value):
-            return self._replace_account(value, replacer)
-        if not 6 <= len(value) <= 500 or not is_secret_name(key):
+        if not 6 <= len(value) <= 500:
             return value
-        if any(c.isspace() for c in value) or not is_literal_secret(key, value):
-            return value
-        return value if "${" in value else replacer.placeholder("ASSIGNED", value)
+        kind = near_kind(key, value)
+        if not kind and is_secret_name(key) and is_assigned_secret(key, value, data=True):
+            kind = "ASSIGNED"
+        return replacer.placeholder(kind, value) if kind else value
 
     def allowed(self, value: str) -> bool:
         """Return True if the user's file lets a value stay."""
@@ -302,47 +332,41 @@ class Rules:
         return bool(self._allow_patterns) and any(p.fullmatch(value) for p in self._allow_patterns)
 
     def _kept(self, value: str) -> bool:
-        return _REPLACED.search(value) is not None or self.allowed(value)
+        replaced = _REPLACED.search(value) or _CUT.fullmatch(value)
+        return replaced is not None or self.allowed(value)
 
     def _finder(self, find: Finder, text: str, replacer: Replacer) -> str:
         found = [f for f in find(text) if not self._kept(text[f.start : f.end])]
         return replacer.put(text, found) if found else text
 
-    def _shape(
-        self,
-        kind: str,
-        hints: tuple[str, ...],
-        pattern: re.Pattern[str],
-        text: str,
-        replacer: Replacer,
-    ) -> str:
-        if not any(hint in text for hint in hints):
+    def _shape(self, row: VendorRule, text: str, replacer: Replacer) -> str:
+        if not any(literal in text for literal in row.literals):
             return text
-        if kind not in MANY_LINES and BROKEN.search(text):
-            text = replacer.put(text, self._broken(kind, hints, pattern, text))
-        return replacer.put(text, self._whole(kind, pattern, text))
+        if row.kind not in MANY_LINES and BROKEN.search(text):
+            text = replacer.put(text, self._broken(row, text))
+        return replacer.put(text, self._whole(row, text))
 
-    def _whole(self, kind: str, pattern: re.Pattern[str], text: str) -> Iterator[Finding]:
-        for match in pattern.finditer(text):
+    def _whole(self, row: VendorRule, text: str) -> Iterator[Finding]:
+        for match in patterns.compile_kind(row.pattern).finditer(text):
             value = match[0]
-            if EXAMPLE.search(value) or self.allowed(value):
+            if EXAMPLE.search(value) or self.allowed(value) or not row.holds(value):
                 continue
-            if kind == "PRIVATE_KEY" and not holds_key(value):
+            if row.kind == "PRIVATE_KEY" and not holds_key(value):
                 continue
-            yield Finding(*match.span(), kind)
+            yield Finding(*match.span(), row.kind)
 
-    def _broken(
-        self, kind: str, hints: tuple[str, ...], pattern: re.Pattern[str], text: str
-    ) -> Iterator[Finding]:
+    def _broken(self, row: VendorRule, text: str) -> Iterator[Finding]:
         """Yield secrets that line breaks split."""
-        done = 0
-        for at in sorted({m.start() for hint in hints for m in re.finditer(re.escape(hint), text)}):
+        done, pattern = 0, patterns.compile_kind(row.pattern)
+        hints = "|".join(map(re.escape, row.literals))
+        for at in (match.start() for match in re.finditer(hints, text)):
             start = at
             while start > done and at - start < 12 and text[start - 1].isalnum():
                 start -= 1
             end = joined_end(pattern, text, start) if start >= done else 0
-            if end and not self.allowed(text[start:end]):
-                yield Finding(start, end, kind, BREAK.sub("", text[start:end]))
+            value = BREAK.sub("", text[start:end])
+            if end and row.holds(value) and not self.allowed(text[start:end]):
+                yield Finding(start, end, row.kind, value)
                 done = end
 
     def _pattern(
@@ -379,9 +403,6 @@ class Rules:
             text = replacer.put(text, found)
         return text
 
-    def _replace_account(self, value: str, replacer: Replacer) -> str:
-        return value if self._public_account(value) else replacer.placeholder("ACCOUNT", value)
-
     def _public_account(self, value: str) -> bool:
         return patterns.EXAMPLE_ACCOUNT.fullmatch(value) is not None or self.allowed(value)
 
@@ -393,7 +414,8 @@ class Rules:
             start = local_start(text, at) if domain else at
             if domain and start < at:
                 address = text[start : domain.end()]
-                if not EMAIL_KEPT.search(address) and not self.allowed(address):
+                kept = EMAIL_KEPT.search(address) or EXAMPLE.search(address)
+                if not kept and not self.allowed(address):
                     found.append(Finding(start, domain.end(), "EMAIL"))
             at = text.find("@", at + 1)
         return replacer.put(text, found)
@@ -443,13 +465,23 @@ class Rules:
         known = [match.span() for match in name.finditer(text) if names_a_user(match)]
         return replacer.put(text, (Finding(*span, "USER") for span in known)) if known else text
 
+    def _value(self, kind: str, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
+        """Replace a value of the session, but not within a placeholder."""
+        found = [Finding(*match.span(), kind) for match in pattern.finditer(text)]
+        if not found:
+            return text
+        taken = [match.span() for match in _PLACEHOLDER.finditer(text)]
+        return replacer.put(
+            text, (f for f in found if not any(a < f.end and f.start < b for a, b in taken))
+        )
+
 
 _PLAIN_HOMES = {"/home/": "/home/", "/users/": "/Users/"}
 # In the syntax that `re` and Hyperscan share; they hold on JSON source too.
 #: A key of an object, or the first of a pair, that may name a secret.
 _KEYED_GATE = (
-    r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\"[:,]\[?\""
-    r"|\"(?:sensitive\":true|kind\":\"secret|kty\":\")|\"value\":\""
+    r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\\*\"[:,]\s?\[?\\*\""
+    r"|\"(?:sensitive\\*\":\s?true|kind\\*\":\s?\\*\"secret|kty\\*\":\s?\\*\"|value\\*\":\s?\\*\")"
 )
 _HEADER = re.compile(
     r"(?i)(?:proxy-)?authorization|auth|(?:x-|api|private-|job-|dd-|circle-|ocp-)[\w-]*"
@@ -460,5 +492,7 @@ _HEADER_RULES = frozenset(
                  "authorization_signature", "secret_header", "docker_auth")
 )  # fmt: skip
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
-_REPLACED = re.compile(r"\[(?:SECRET|EMAIL|HOST|ACCOUNT|NAME)_")
+# A placeholder that the end of a shortened text cuts.
+_CUT = re.compile(r"\[[A-Z]*(?:_[A-Z0-9a-f_]*)?[\u2026.]{0,3}")
+_REPLACED = re.compile(rf"\[(?:SECRET|{'|'.join(PERSONAL)})_")
 _ACCOUNTS = [patterns.compile_kind(body) for body in patterns.ACCOUNTS]

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from composer_pipeline.redaction import patterns
 from composer_pipeline.redaction.patterns import LINE_HEAD
 from composer_pipeline.redaction.secrets import (
     Finding,
+    is_assigned_secret,
     is_given_secret,
-    is_literal_secret,
     is_long_random,
     is_password,
     is_placeholder,
@@ -20,31 +22,25 @@ Finder = Callable[[str], Iterable[Finding]]
 
 ASSIGNMENT_LITERALS = (
     "key", "secret", "token", "pass", "pwd", "credential", "salt", "mnemonic", "dsn",
+    "rediscli_auth",
 )  # fmt: skip
 #: What every assignment matches, in the syntax that ``re`` and Hyperscan share; on JSON
 #: source too.
 ASSIGNMENT_GATE = (
-    r"(?:key|secret|token|pass|pwd|credential|salt|mnemonic|dsn)[a-z0-9_.-]*\\*[\"'`]?[\])]?(?:\s|\\[nrt])*"
-    r"(?::=|=>|=|:)(?:\s|\\[nrt])*"
-    # No secret is letters and joints alone; of quotes and `=` one stands inside it.
-    r"(?:[a-z_./:-]*[0-9+!@#%^&*~?$|]|\\*[\"'`][a-z_./:-]*[^a-z_./:\s\\'\"`=-]"
-    r"|(?:\\*[\"'`])?[a-z_./:-]*[a-z](?:=|\\*[\"'`])[a-z0-9=])"
+    r"(?:(?:api|access|private|auth|sign|signing|encryption|decryption|validation|master|license|account|shared|session"
+    r"|deploy|app|service|hmac)[_-]?key|secret|token|pass|pwd|credential|salt|mnemonic"
+    r"|rediscli_auth|(?-i:KEY|DSN))[a-z0-9_.-]*\\*[\"'`]?[\])]?\s*(?::=|=>|=|:).{4}"
 )
 
-_JOIN = r"[A-Za-z0-9_-]{0,40}+(?P<join>\\*[\"'`]?[\])]?\s{0,4}(?::=|=>|=|:)\s{0,4})"
-_JOINED = re.compile(_JOIN)
-_AFTER = re.compile(
-    rf"{_JOIN}(?P<quote>\\*[\"'`])?(?P<value>[A-Za-z0-9+/_=!@#%^&*~.:?$|-]{{6,500}})"
-)
-# Between quotes a value may have any sign but white space.
-_QUOTED = re.compile(
-    rf"{_JOIN}(?P<quote>\\*[\"'`])(?P<value>(?:(?!(?P=quote))[^\s\\]){{6,500}})(?P=quote)"
+_JOINED = re.compile(
+    r"[A-Za-z0-9_-]{0,40}+(?P<join>\\*[\"'`]?[\])]?\s{0,4}"
+    r"(?::=|=>(?=\s|\\*[\"'`])|=|:)(?:\s(?!\0)){0,4})"
 )
 _SECRET_NAME = re.compile(
     r"(?i:api[_-]?key|secret|token|passw(?:or)?d|passphrase|passcode|access[_-]?key|private[_-]?key"
-    r"|auth[_-]?key|signing[_-]?key|encryption[_-]?key|master[_-]?key|license[_-]?key|account[_-]?key"
+    r"|auth[_-]?key|signing[_-]?key|(?:en|de)cryption[_-]?key|validation[_-]?key|master[_-]?key|license[_-]?key|account[_-]?key"
     r"|shared[_-]?key|session[_-]?key|deploy[_-]?key|app[_-]?key|service[_-]?key|hmac[_-]?key|credential"
-    r"|mnemonic)"
+    r"|mnemonic|^sshpass$|^rediscli_auth$)"
     r"|(?:^|_)(?:KEY|PWD|PASS|SALT|DSN)$|(?i:^(?:.*[_.-])?(?:pwd|pass|salt)$)|[a-z](?:Pass|Pwd)$"
 )
 # What a name is about when it goes on: `passwordField` is a field, not a password.
@@ -57,35 +53,36 @@ _ABOUT = re.compile(
     r"|expires_at|issuer|audience|alg|algorithm|param|params|schema|validator|env|var|variable))+$"
 )
 _REPLACED = re.compile(r"SECRET_[A-Z0-9_]+_[0-9a-f]{4}")
+_COUNT = re.compile(r"[0-9.]{1,12}[\s,;}\])]")
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-# Code between quotes: a template, a selector, a call.
-_CALL = re.compile(r"\w\(|[\[({]{2}|=>|\$\w|^[.#][a-z]|^\[.*\]$|</|\{\w+\}")
-_TYPE = re.compile(
-    r"(?i)(?:u?int|float|utf|bytes|string|str|char|varchar|text|uuid|h|sha|md|base)-?\d+"
-    r"[a-z]{0,3}\d{0,2}(?:[^a-z0-9].*)?"
-)
 
 
 def find_assignments(text: str) -> Iterator[tuple[int, int]]:
     """Yield ``(start, end)`` of the literal secrets assigned in ``text``, in order."""
-    lowered = text.lower() if text.isascii() else _ascii_lower(text)
+    lowered = ascii_lower(text)
     found: dict[int, int] = {}
+    seen = set()
     for word in ASSIGNMENT_LITERALS:
         at = lowered.find(word)
         while at >= 0:
             end = at + len(word)
-            match = None
-            if _JOINED.match(text, end):
-                match = _QUOTED.match(text, end) or _AFTER.match(text, end)
-            if match is not None and match.start("value") not in found:
-                name = _full_name(text, at, match.start("join"))
-                if stop := _value_end(match, name):
-                    found[match.start("value")] = stop
-            at = lowered.find(word, at + len(word))
+            joined = _JOINED.match(text, end)
+            if joined is not None and joined.end() not in seen:
+                seen.add(joined.end())
+                name = _full_name(text, at, joined.start("join"))
+                counted = _COUNT.match(text, joined.end()) and not is_password(name)
+                if is_secret_name(name) and not counted:
+                    start, stop = _Assignment(text, name, joined).secret()
+                    if stop > start:
+                        found[start] = stop
+            at = lowered.find(word, end)
     yield from sorted(found.items())
 
 
-def _ascii_lower(text: str) -> str:
+def ascii_lower(text: str) -> str:
+    """Return a text of the same length whose ASCII letters are lower case."""
+    if text.isascii():
+        return text.lower()
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
@@ -102,65 +99,226 @@ def _full_name(text: str, at: int, end: int) -> str:
     return text[start:end]
 
 
-def _value_end(match: re.Match[str], name: str) -> int:
-    """Return where the secret of an assignment ends; 0 if it assigns none."""
-    if not is_secret_name(name):
-        return 0
-    value, quote, join = match["value"], match["quote"], match["join"]
-    text = match.string
-    if quote and (is_placeholder(value) or _CALL.search(value)):
-        return 0
-    if quote:
-        end = match.end("value")
-        closed = text.startswith(quote, end)
-        return end if closed and is_literal_secret(name, value) else 0
-    following = text[match.end() : match.end() + 1]
-    if following in ("(", "[", "{", "<") or value.startswith("$") or "${" in value:
-        return 0
-    # Without quotes only shell and dotenv assignments hold a literal: KEY=value,
-    shell = join == "=" and name.upper() == name
-    value = value.rstrip(".,:?!")
-    if shell:
-        return match.start("value") + len(value) if is_literal_secret(name, value) else 0
-    # and configuration files: `password: value`, `db.password=value` on a line of its own.
-    named = match.start("join") - len(name)
-    before = text[max(0, named - 120) : named]
-    alone = join.strip() in (":", "=") and _alone(before, following)
-    if alone and join.strip() == "=" and join != "=" and not _in_section(text, match.start()):
-        return 0  # code assigns like this too
-    literal = not value.isidentifier() or is_long_random(value)
-    if alone and literal and not _TYPE.fullmatch(value):
-        return match.start("value") + len(value) if is_literal_secret(name, value) else 0
-    if alone and is_password(name) and re.fullmatch(r"[A-Za-z]+[0-9]+[A-Za-z0-9]*", value):
-        return match.start("value") + len(value) if not _TYPE.fullmatch(value) else 0
-    return 0
+class _Assignment:
+    """A name, what joins it to its value, and the line it stands in."""
+
+    def __init__(self, text: str, name: str, joined: re.Match[str]) -> None:
+        self.text, self.name, self.at, self.join = text, name, joined.end(), joined["join"]
+        named = joined.start("join") - len(name)
+        quote = patterns.QUOTE.match(self.join)
+        self.keyed, self.sign = quote is not None, self.join.strip("\\\"'`]) \t\r\n")
+        of_name = quote[0] if quote else ""
+        self.begin, self.stop, self.around = _line(text, named, self.at, of_name)
+        self.head = text[self.begin : named]
+        self.own = patterns.OWN_LINE.fullmatch(self.head)
+        led = self.own is not None and self.own["lead"] is not None
+        among = name.startswith("ansible_") or patterns.AMONG_WORDS.search(self.head) is not None
+        self.shell = self.join == "=" and (name.upper() == name or led or among)
+        ends = text[self.at : self.stop].rstrip().endswith("}")
+        self.flow = ends and self.sign == ":" and patterns.FLOW.fullmatch(self.head) is not None
+
+    def secret(self) -> tuple[int, int]:
+        """Return where the value begins and ends if it is a secret; else nothing."""
+        opened = patterns.OPENED.match(self.text, self.at)
+        # A word of the shell may have several quotes.
+        if opened and not (self.shell and not opened["slashes"]):
+            quote = opened["slashes"] + opened["quote"]
+            if not self.around or self.keyed or quote != self.around:
+                return self._quoted(opened)
+        block = patterns.BLOCK.match(self.text, self.at) if self.own and self.sign == ":" else None
+        if block is not None:
+            return self._judged(*block.span("value" if block["value"] else "escaped"))
+        nothing = "\n" in self.join or self.stop <= self.at
+        if nothing or self.join[-1] == self.text[self.at] == ":":
+            return 0, 0
+        return self._word() if self.shell else self._plain()
+
+    def _judged(
+        self, start: int, end: int, *, data: bool = True, word: bool = False
+    ) -> tuple[int, int]:
+        value = patterns.ESCAPED_LETTER.sub(lambda m: chr(int(m[1], 16)), self.text[start:end])
+        good = is_assigned_secret(self.name, value, data=data, word=word)
+        return (start, end) if good else (0, 0)
+
+    def _quoted(self, opened: re.Match[str]) -> tuple[int, int]:
+        start = opened.end()
+        end = _closing(self.text, start, opened["quote"], len(opened["slashes"]))
+        value = self.text[start:end]
+        if "\n" in value.strip() or (opened["prefix"] and not is_password(self.name)):
+            return 0, 0
+        data = self.shell or self.flow or "$env:" in self.head.lower() or "<" in self.head
+        data = data or (self.keyed and self.sign == ":")
+        own = self.own is not None and not opened["prefix"]
+        data = data or (own and _neighbours(self.text, self.begin, self.stop) > 0)
+        if not data and patterns.CALL.fullmatch(value):
+            return 0, 0
+        return self._judged(start, end, data=data, word=self.shell)
+
+    def _word(self) -> tuple[int, int]:
+        """Read ``NAME=value``: a word, or all of a line that goes on with no command."""
+        start, end = argument(self.text, self.at, self.stop)
+        whole = self.own is not None or (self.around and self.head.endswith(self.around))
+        if whole and not patterns.COMMAND.search(self.text, end, self.stop):
+            comment = patterns.COMMENT.search(self.text, end, self.stop)
+            stop = comment.start() if comment else self.stop
+            start, end = argument(self.text, self.at, stop, whole=True)
+        elif self.own is None:
+            end = start + len(self.text[start:end].rstrip(".,:?!;"))
+        return self._judged(start, end, word=True)
+
+    def _plain(self) -> tuple[int, int]:
+        """Read a setting without quotes: ``password: value`` on a line of its own."""
+        value = patterns.COMMENT.sub("", self.text[self.at : self.stop], 1).rstrip()
+        inside = patterns.IN_FLOW.match(value) if self.flow else None
+        if inside is not None:
+            value = inside[0].rstrip()
+        elif self.own is None or self.sign not in ("=", ":") or (self.keyed and self.sign == "="):
+            return 0, 0
+        evidence = _neighbours(self.text, self.begin, self.stop)
+        section = self.sign == "=" and _in_section(self.text, self.begin)
+        if section or (inside is not None and (evidence or self.around)):
+            evidence = 2
+        code = patterns.EXPRESSION.fullmatch(value) is not None
+        random = is_long_random(value)
+        sure = random or not code or _MIXED.fullmatch(value) is not None
+        word = not is_password(self.name) and value.isidentifier() and not random
+        passes = self.name.lower() == "pass" and (" " in value or self.name != "pass")
+        # Code assigns like this too, and ends its lines so.
+        assigns = self.sign == "=" and self.join != "=" and not section
+        ends = value.endswith((",", ";", "{", "(", "["))
+        closes = value.endswith((")", "]", "}")) and patterns.EXPRESSION.fullmatch(
+            value.rstrip(")]}")
+        )
+        doubt = assigns or ends or closes or (not sure and not value.isalnum())
+        if word or passes or patterns.TYPE.fullmatch(value):
+            return 0, 0
+        if evidence < (2 if doubt else not sure) or (code and ends) or (assigns and not sure):
+            return 0, 0
+        return self._judged(self.at, self.at + len(value))
 
 
-# What an INI or TOML file has before its settings.
-_SECTION = re.compile(r"(?m)\[[\w.:/ \"-]{2,60}\][ \t]*\r?$")
-_NUMBER = re.compile(r"(?:[ \t]*\d{1,6}(?:→|\t|: ?))?")
-_HEAD = re.compile(rf"{LINE_HEAD}[ \t]*(?:- |export )?[\"']?(?P<path>[A-Za-z0-9_./:@\[\]-]*)$")
+_LINES = re.compile(r"\r?\n|\\+n")
+_MIXED = re.compile(r"[A-Za-z]+[0-9]+[A-Za-z0-9]*")
+_LONGEST = 2000
+
+
+def _line(text: str, named: int, at: int, of_name: str = "") -> tuple[int, int, str]:
+    """Return where the line of a name begins and ends, and the quote of the string it is in."""
+    begin = max(text.rfind("\n", 0, named) + 1, named - 400)
+    stop = text.find("\n", at, at + _LONGEST)
+    stop = min(len(text), at + _LONGEST) if stop < 0 else stop
+    slashes, around = 0, ""
+    for mark in patterns.ESCAPED_BREAK.finditer(text, begin, named):
+        begin, slashes = mark.end(), len(mark[1])
+    for mark in patterns.QUOTE.finditer(text, begin, named):
+        apostrophe = mark[0] == "'" and text[mark.start() - 1].isalnum()
+        around = "" if around == mark[0] else around or ("" if apostrophe else mark[0])
+    around = "" if around == of_name else around
+    if around and text[begin:named].lower().endswith('set "'):
+        return begin, max(at, text.rfind(around, at, stop)), around  # the last quote counts
+    if around:
+        slashes = slashes or (len(around) if around[-1] == '"' else 0)
+        end = _closing(text, at, around[-1], len(around) - 1)
+        stop = end if end > at or text.startswith(around, at) else stop
+    if slashes:
+        for mark in patterns.ESCAPED_BREAK.finditer(text, at, stop):
+            if len(mark[1]) % (2 * slashes) == slashes:
+                return begin, mark.start(), around
+    return begin, stop, around
+
+
+def _closing(text: str, at: int, quote: str, slashes: int) -> int:
+    """Return where a string ends that a quote behind so many backslashes opened."""
+    stop = text.find("\n", at, at + _LONGEST) if len(quote) == 1 else -1
+    stop = min(len(text), at + _LONGEST) if stop < 0 else stop
+    literal, done = at, at
+    for mark in re.compile(rf"(\\*){quote}").finditer(text, at, stop):
+        start = mark.end() - len(quote) - slashes
+        if len(mark[1]) % (2 * slashes + 2) == slashes and start >= done:
+            if slashes or len(quote) > 1 or text[start + 1 : start + 2] != quote:
+                return start
+            done = start + 2  # a quote is written twice
+        elif literal == at and patterns.CLOSED.match(text, mark.end(), stop):
+            literal = mark.end() - len(quote)
+    return literal
+
+
+def argument(text: str, at: int, stop: int, *, whole: bool = False) -> tuple[int, int]:
+    """Return where a word of the shell (or all) begins and ends, without quotes around it."""
+    opened = patterns.OPENED.match(text, at)
+    if opened and opened["slashes"]:
+        return opened.end(), _closing(text, opened.end(), opened["quote"], len(opened["slashes"]))
+    word = None if whole else patterns.SHELL_WORD.match(text, at, stop)
+    end = word.end() if word else stop
+    quoted = end - at > 1 and text[at] in "\"'" and text[at] == text[end - 1]
+    return at + quoted, end - quoted
+
+
+def _neighbours(text: str, begin: int, stop: int) -> int:
+    """Return what the lines around are: 2 settings, 1 none at all, 0 code or other things."""
+    before, after = text[max(0, begin - 300) : begin], text[stop : stop + 300]
+    edges = [m.end() for m in patterns.EDGE.finditer(before)]
+    edge = patterns.EDGE.search(after)
+    found = _LINES.split(before[edges[-1] :])[1:] if edges else _LINES.split(before)
+    after_edge = _LINES.split(after[: edge.start()])[:-1] if edge else _LINES.split(after)
+    found = found[-4:] + after_edge[:4]
+    lines = [line for line in (re.sub(f"^{LINE_HEAD}", "", x).strip(" \t+") for x in found) if line]
+    if not lines or any(map(patterns.CODE_LINE.search, lines)):
+        return int(not lines)
+    return 2 * any(map(patterns.SETTING_LINE.fullmatch, lines))
 
 
 def _in_section(text: str, end: int) -> bool:
     """Return True if a line such as ``[database]``, numbered or not, stands above."""
     return any(
-        _NUMBER.fullmatch(text, text.rfind("\n", 0, m.start()) + 1, m.start())
-        for m in _SECTION.finditer(text, 0, end)
+        patterns.BEFORE_SECTION.fullmatch(text, text.rfind("\n", 0, m.start()) + 1, m.start())
+        for m in patterns.SECTION.finditer(text, 0, end)
     )
 
 
-def _alone(before: str, following: str) -> bool:
-    at = max(before.rfind("\n"), before.rfind("\\n") + 1)
-    head = _HEAD.fullmatch(before[at + 1 :] if at >= 0 else before)
-    if head is None or following not in ("", "\n", "\r", "\\"):
-        return False
-    return not head["path"] or head["path"][-1] in "./:-_["
-
-
+@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Return True if a value with this name is a secret."""
     return _SECRET_NAME.search(name) is not None and not _ABOUT.search(name)
+
+
+# -- options -----------------------------------------------------------------------------
+
+_TELLING = (
+    r"(?:password|passwd|passphrase|token|secret|credential"
+    r"|(?:api|access|secret|private|auth)[-_]?key)"
+)
+_OPTION = re.compile(
+    rf"(?<![A-Za-z0-9-])--?(?:[A-Za-z]+[-_.])*(?i:{_TELLING})"
+    r"(?:=|(?P<blank> )|\\*[\"'],\s?(?=\\*[\"']))"
+    r"|(?<![A-Za-z0-9_-])(?:(?i:setx|setenv)|ENV|set(?: -[A-Za-z]+| --[a-z]+){1,3})"
+    rf"[ \t]{{1,3}}(?P<variable>[A-Za-z0-9_]{{0,40}}(?i:{_TELLING}))[ \t]{{1,3}}"
+)
+OPTION_GATE = (
+    rf"-(?:[a-z]+[-_.])*{_TELLING}(?:[= ]|[\\\"']+,)"
+    rf"|(?:setx|setenv|env|set(?:\s-{{1,2}}[a-z]+)+)\s+[a-z0-9_]*{_TELLING}\s"
+)
+# What manuals write for a value; and how their sentences go on.
+_MANUAL = re.compile(
+    r"(?i:passw|secret)|^[A-Z_\])}]+$|^(?i:option|flag|arg|param|require|instead|provided|supplied)"
+)
+_GOES_ON = re.compile(r"[ \t]+(?![-|&;<>#\\)]|\d?>)[^\s=]+(?=\s|$)")
+
+
+def find_options(text: str) -> Iterator[Finding]:
+    """Yield the secrets of ``--password=...``, ``--token ...`` and ``setx NAME ...``."""
+    for match in _OPTION.finditer(text):
+        _, stop, _ = _line(text, match.start(), match.end())
+        start, end = argument(text, match.end(), stop)
+        if match["variable"] and not patterns.COMMAND.search(text, end, stop):
+            start, end = argument(text, match.end(), stop, whole=True)
+        value = text[start:end]
+        plain = match["blank"] and value.isalpha() and text[start - 1] == " "
+        if not is_given_secret(value, 6) or (plain and _GOES_ON.match(text, end, stop)):
+            continue
+        other = re.search("(?i)key|token|secret|cred", match[0]) or _MANUAL.search(value)
+        if re.search(r"[0-9!@#%^&*]", value) or not other:
+            yield Finding(start, end, "OPTION_PASSWORD")
 
 
 #: Judges a string under a name; returns what it becomes. ``certain``: the structure says that
@@ -220,7 +378,7 @@ _COOKIES = re.compile(
     r"(?<![A-Za-z0-9_-])(?i:set-cookie2?|cookies?)\\*[\"'`]?\s{0,3}(?::|=>|,|=)\s{0,3}\\*[\"'`]?"
     r"(?P<pairs>[A-Za-z0-9_.%-]{1,60}=[^\n\r\"'`\\]{1,4000})"
 )
-COOKIE_GATE = r"cookies?2?[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}[\\\"'`]*[a-z0-9_.%-]{1,60}="
+COOKIE_GATE = r"cookies?2?[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}[\\\"'`]*[a-z0-9_.%-]+="
 _COOKIE = re.compile(r"(?:^|;\s?)(?P<name>[A-Za-z0-9_.%-]{1,60})=(?P<value>[^;\s,]{1,4000})")
 _NOT_COOKIES = frozenset(
     ("expires", "max-age", "path", "domain", "samesite", "version", "priority")
@@ -254,7 +412,7 @@ _DOCUMENT_END = re.compile(rf"(?m)^{LINE_HEAD}(?:---|\.\.\.)[ \t]*\r?$")
 _DATA = re.compile(rf"(?m)^{LINE_HEAD}(?P<indent>[ \t]*)(?:data|stringData):[ \t]*\r?\n")
 _ENTRY = re.compile(
     rf"{LINE_HEAD}(?P<indent>[ \t]+)[\"']?[A-Za-z0-9_.-]+[\"']?:[ \t]+(?P<q>[\"']?)"
-    r"(?P<value>[^\s\"'#|>][^\n\r\"']{2,8000}?)(?P=q)[ \t]*(?:#[^\n]*)?\r?(?:\n|$)"
+    r"(?P<value>[^\s#|>][^\n\r]{2,8000}?)(?P=q)[ \t]*(?:[ \t]#[^\n]*)?\r?(?:\n|$)"
 )
 _OTHER = re.compile(rf"{LINE_HEAD}(?P<indent>[ \t]*)[^\n]*(?:\n|$)")
 
@@ -286,5 +444,11 @@ def _entries(text: str, at: int, end: int, indent: int) -> Iterator[Finding]:
 #: Id, literals, function and gate of each rule; gates hold on JSON source too.
 STRUCTURE_FINDERS: tuple[tuple[str, tuple[str, ...], Finder, str], ...] = (
     ("cookies", ("cookie",), find_cookies, COOKIE_GATE),
+    (
+        "options",
+        ("passw", "passphrase", "token", "secret", "credential", "key"),
+        find_options,
+        OPTION_GATE,
+    ),
     ("kubernetes", ("secret",), find_kubernetes, r"kind:(?:\s|\\[\"'])*secret"),
 )

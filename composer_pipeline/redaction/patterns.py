@@ -1,17 +1,24 @@
-"""Patterns of secrets, hosts and account ids, with the literals that must occur before one is tried.
+"""Patterns of hosts and account ids, with the literals that must occur before one is tried.
 
 Literals are written in lower case and looked for in lower-cased text; patterns are
 exact. A pattern begins with a literal and looks behind it, which lets ``re`` skip ahead.
 """
 
+import hashlib
 import json
+import platform
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import orjson
+
+from composer_pipeline.errors import InputError, StorageError
+from composer_pipeline.files import cache_dir, make_folder, replace
 
 #: For gates: a control character as JSON writes it; its last letter is not part of the text.
 ESCAPED = r"\\[bfnrt]|\\u00[01][0-9a-f]"
@@ -23,6 +30,7 @@ LINE_HEAD = (
 _BEHIND = re.compile(r"\(\?<!(\[[^\]]+\])([^)]*)\)")
 
 
+@cache
 def compile_kind(body: str) -> re.Pattern[str]:
     r"""Compile a pattern whose negative look-behinds accept ``\\n`` as a boundary.
 
@@ -31,101 +39,6 @@ def compile_kind(body: str) -> re.Pattern[str]:
     """
     return re.compile(_BEHIND.sub(r"(?:(?<!\1\2)|(?<=\\\\[nrt]\2))", body))
 
-
-#: Gates of kinds whose literal is also a part of common words (``task-``, ``msg.``).
-SHAPE_GATES = {
-    "OPENAI_KEY": r"(?:[^a-z0-9_-]|\\[nrt])sk-[a-z0-9_-]",
-    "SENDGRID_KEY": r"(?:[^a-z0-9]|\\[nrt])SG\.[a-z0-9_-]",
-    "AIRTABLE_TOKEN": r"pat[a-z0-9]{14}\.",
-    "RESEND_KEY": r"(?:[^a-z0-9_]|\\[nrt])re_[a-z0-9]{8}_",
-    "ELEVENLABS_KEY": r"sk_[a-f0-9]{16}",
-}
-
-#: Secrets known by their shape, in order of precedence: kind, literals (case as in the
-#: secret; one must occur), pattern.
-SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    (
-        "PRIVATE_KEY",
-        ("PRIVATE KEY",),
-        r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:[^-]{20,20000}-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-        r"|[A-Za-z0-9+/=\s\\\"',:>|-]{40,20000}-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-        r"|[A-Za-z0-9+/=\s\\]{40,})",
-    ),
-    ("PUTTY_KEY", ("Private-Lines:",), r"Private-Lines: \d+\s+[A-Za-z0-9+/=\s\\]{40,}"),
-    (
-        "OPENVPN_KEY",
-        ("OpenVPN Static key",),
-        r"-----BEGIN OpenVPN Static key V1-----(?:[0-9a-fA-F]|\s|\\[nr]){64,}"
-        r"(?:-----END OpenVPN Static key V1-----)?",
-    ),
-    ("AGE_KEY", ("AGE-SECRET-KEY-1",), r"AGE-SECRET-KEY-1[0-9A-Z]{50,}"),
-    ("ANTHROPIC_KEY", ("sk-ant-",), r"sk-(?<![A-Za-z0-9_-]sk-)ant-[A-Za-z0-9_-]{16,}"),
-    ("OPENROUTER_KEY", ("sk-or-",), r"sk-(?<![A-Za-z0-9_-]sk-)or-[A-Za-z0-9_-]{16,}"),
-    (
-        "OPENAI_KEY",
-        ("sk-",),
-        r"sk-(?<![A-Za-z0-9_-]sk-)(?:proj-|svcacct-|admin-|None-)?"
-        r"(?=[A-Za-z_-]{0,60}[0-9])(?=[A-Za-z0-9_-]{0,200}[A-Z])[A-Za-z0-9_-]{20,}",
-    ),
-    ("AWS_KEY", ("AKIA", "ASIA", "ABIA", "ACCA"), r"A(?<![A-Za-z0-9]A)(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    (
-        "GITHUB_TOKEN",
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-        r"gh(?<![A-Za-z0-9]gh)[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,}",
-    ),
-    ("GITLAB_TOKEN", ("glpat-", "glptt-", "gldt-", "glrt-", "glcbt-", "glsoat-"), r"gl(?<![A-Za-z0-9]gl)(?:pat|ptt|dt|rt|cbt|soat)-[A-Za-z0-9_-]{20,}"),
-    (
-        "SLACK_TOKEN",
-        ("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-", "hooks.slack.com"),
-        r"x(?<![A-Za-z0-9]x)(?:ox[abeoprs]-[A-Za-z0-9-]{10,}|app-[0-9]-[A-Za-z0-9-]{20,})"
-        r"|hooks\.slack\.com/services/T[A-Za-z0-9]+/B[A-Za-z0-9]+/[A-Za-z0-9]{16,}",
-    ),
-    ("HF_TOKEN", ("hf_",), r"hf_(?<![A-Za-z0-9_]hf_)[A-Za-z0-9]{30,}"),
-    ("GOOGLE_KEY", ("AIza", "GOCSPX-", "ya29."), r"AIza(?<![A-Za-z0-9_-]AIza)[0-9A-Za-z_-]{35}|GOCSPX-[A-Za-z0-9_-]{20,}" r"|ya29\.[A-Za-z0-9_-]{30,}"),
-    ("STRIPE_KEY", ("k_live_", "k_test_", "whsec_"), r"[srp](?<![A-Za-z0-9].)k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/=]{24,}"),
-    ("NPM_TOKEN", ("npm_",), r"npm_(?<![A-Za-z0-9]npm_)[A-Za-z0-9]{36}"),
-    ("PYPI_TOKEN", ("pypi-Ag",), r"pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{40,}"),
-    ("SENDGRID_KEY", ("SG.",), r"SG\.(?<![A-Za-z0-9]SG\.)[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
-    ("DIGITALOCEAN_TOKEN", ("_v1_",), r"do[op]_v1_(?<![A-Za-z0-9]do._v1_)[a-f0-9]{64}"),
-    ("TELEGRAM_TOKEN", (":AA",), r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9_-])"),
-    ("SHOPIFY_TOKEN", ("shpat_", "shpss_", "shpca_", "shppa_"), r"shp(?:at|ss|ca|pa)_[a-fA-F0-9]{32}"),
-    ("SQUARE_TOKEN", ("sq0atp-", "sq0csp-"), r"sq0(?:atp|csp)-[A-Za-z0-9_-]{22,}"),
-    ("LINEAR_KEY", ("lin_api_",), r"lin_api_[A-Za-z0-9]{32,}"),
-    ("NOTION_TOKEN", ("ntn_",), r"ntn_(?<![A-Za-z0-9_]ntn_)[A-Za-z0-9]{40,}"),
-    ("DATABRICKS_TOKEN", ("dapi",), r"dapi(?<![A-Za-z0-9_-]dapi)[a-f0-9]{32}(?![a-f0-9])"),
-    ("VAULT_TOKEN", ("hvs.", "hvb."), r"hv(?<![A-Za-z0-9_]hv)[sb]\.[A-Za-z0-9_-]{24,}"),
-    ("DOCKER_TOKEN", ("dckr_pat_",), r"dckr_pat_[A-Za-z0-9_-]{20,}"),
-    ("FIGMA_TOKEN", ("figd_",), r"figd_[A-Za-z0-9_-]{30,}"),
-    ("GRAFANA_TOKEN", ("glsa_", "glc_"), r"gl(?<![A-Za-z0-9_]gl)(?:sa|c)_[A-Za-z0-9_+/=]{32,}"),
-    ("NEWRELIC_KEY", ("NRAK-",), r"NRAK-[A-Z0-9]{27}"),
-    ("SENTRY_TOKEN", ("sntrys_", "sntryu_"), r"sntry[su]_[A-Za-z0-9_+/=]{40,}"),
-    ("ATLASSIAN_TOKEN", ("ATATT3",), r"ATATT3[A-Za-z0-9_=-]{50,}"),
-    ("POSTMAN_KEY", ("PMAK-",), r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}"),
-    ("PLANETSCALE_TOKEN", ("pscale_",), r"pscale_(?:pw|tkn|oauth)_[A-Za-z0-9_.-]{32,}"),
-    ("SUPABASE_TOKEN", ("sbp_",), r"sbp_(?<![A-Za-z0-9_]sbp_)[a-f0-9]{40}"),
-    ("GROQ_KEY", ("gsk_",), r"gsk_(?<![A-Za-z0-9_]gsk_)[A-Za-z0-9]{40,}"),
-    ("XAI_KEY", ("xai-",), r"xai-(?<![A-Za-z0-9_-]xai-)[A-Za-z0-9]{60,}"),
-    ("PERPLEXITY_KEY", ("pplx-",), r"pplx-(?<![A-Za-z0-9_-]pplx-)[A-Za-z0-9]{40,}"),
-    ("REPLICATE_TOKEN", ("r8_",), r"r8_(?<![A-Za-z0-9_]r8_)[A-Za-z0-9]{37}"),
-    ("TAILSCALE_KEY", ("tskey-",), r"tskey-[a-z]+-[A-Za-z0-9]{8,}-[A-Za-z0-9]{16,}"),
-    ("PULUMI_TOKEN", ("pul-",), r"pul-(?<![A-Za-z0-9_-]pul-)[a-f0-9]{40}"),
-    ("RUBYGEMS_KEY", ("rubygems_",), r"rubygems_[a-f0-9]{48}"),
-    ("FLY_TOKEN", ("fm1a_", "fm1r_", "fm2_"), r"fm(?<![A-Za-z0-9_]fm)(?:1[ar]|2)_[A-Za-z0-9+/=]{60,}"),
-    ("AZURE_SECRET", ("8Q~", "7Q~"), r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}"),
-    ("LANGSMITH_KEY", ("lsv2_",), r"lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}"),
-    ("LANGFUSE_KEY", ("sk-lf-",), r"sk-lf-[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}"),
-    ("NVIDIA_KEY", ("nvapi-",), r"nvapi-[A-Za-z0-9_-]{40,}"),
-    ("TAVILY_KEY", ("tvly-",), r"tvly-(?:dev-|prod-)?(?=[A-Za-z-]{0,60}[0-9])[A-Za-z0-9-]{20,}"),
-    ("POSTHOG_KEY", ("phx_", "phs_"), r"ph(?<![A-Za-z0-9_]ph)[xs]_[A-Za-z0-9]{36,}"),
-    ("AIRTABLE_TOKEN", ("pat",), r"pat(?<![A-Za-z0-9_]pat)[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
-    ("RESEND_KEY", ("re_",), r"re_(?<![A-Za-z0-9_]re_)(?=[A-Za-z0-9_]*[0-9])[A-Za-z0-9]{8}_[A-Za-z0-9]{20,}"),
-    ("ELEVENLABS_KEY", ("sk_",), r"sk_(?<![A-Za-z0-9_]sk_)[a-f0-9]{48}(?![A-Za-z0-9])"),
-    ("HEROKU_KEY", ("HRKU-",), r"HRKU-[A-Za-z0-9_-]{36,}"),
-    ("ONEPASSWORD_TOKEN", ("ops_eyJ",), r"ops_eyJ[A-Za-z0-9+/=_-]{100,}"),
-    ("DISCORD_WEBHOOK", ("/api/webhooks/",), r"discord(?:app)?\.com/api/webhooks/\d{10,}/[A-Za-z0-9_-]{60,}"),
-    ("JWT", ("eyJ",), r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),
-)  # fmt: skip
 
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 #: Account ids, in a context that identifies them; the group ``value`` becomes ``[ACCOUNT_xxxx]``.
@@ -146,8 +59,6 @@ ACCOUNT_LITERALS = (
     ),
     *("arn:aws", ".dkr.ecr.", "accountsid", "account_sid", "aws_account", "awsaccount"),
 )
-ACCOUNT_KEY = re.compile(r"(?i)(?:account|organi[sz]ation|org)_?(?:uuid|id)$")
-ACCOUNT_VALUE = re.compile(rf"(?:{_UUID}|\d{{12}})")
 #: Account numbers of manuals.
 EXAMPLE_ACCOUNT = re.compile(
     r"(\d)\1{11}|123456789012|111122223333|210987654321|0{8}-.*|(.)\2{7}-.*"
@@ -171,18 +82,88 @@ SSH_TARGET = re.compile(
 )
 SSH_LITERALS = ("ssh", "scp", "sftp", "rsync", "mosh")
 SSH_GATE = r"(?:ssh|scp|sftp|rsync|mosh|ssh-copy-id)\s.*@"
-#: ``Name@Host folder %`` of a shell prompt, and the names that macOS gives to machines.
-MACHINE = re.compile(
-    r"(?<![A-Za-z0-9-])[A-Za-z0-9]+s-(?:MacBook|iMac|Mac-?mini)[A-Za-z0-9-]*(?:\.local)?"
-)
-MACHINE_LITERALS = ("s-macbook", "s-imac", "s-mac-mini", "s-macmini")
 #: Hosts that are not secret: public forges, stand-ins, names inside every cluster.
 PUBLIC_HOST = re.compile(
-    r"(?i)(?:[a-z0-9-]+\.)*(?:github|gitlab|bitbucket|codeberg|sr\.ht|sourceforge)(?:\.[a-z]+)*"
+    r"(?i)(?:[a-z0-9-]+\.)*(?:github|gitlab|bitbucket|codeberg|sr\.ht|sourceforge)(?:\.[a-z]+)?"
     r"|localhost(?:\.localdomain)?|(?:[a-z0-9-]+\.)*example(?:\.[a-z]+)*|(?:.*[.-])?(?:your|my|some)[a-z-]*(?:\..*)?"
-    r"|(?:remote|local|target|source|dest|jump|bastion)?-?(?:host|hostname|server|machine|remote|ip|domain|target|box)[0-9]*"
+    r"|(?:remote|local|target|source|dest|jump|bastion)?-?(?:host|hostname|server|machine|remote|ip|domain|target|box|router|gateway|vps|vm|nas|pi|proxy)[0-9]*"
     r"|[a-z]\.local|(?:.*\.)?(?:docker|google|cluster|svc\.cluster|svc|azure)\.(?:internal|local)|127\.\d+\.\d+\.\d+|0\.0\.0\.0"
 )
+
+
+# -- how assignments are read ------------------------------------------------------------
+# fmt: off
+
+#: How a line of settings begins: its number, a list's dash, a command that sets variables.
+_START = rf"(?:{LINE_HEAD}|[ \t]*[+>-])[ \t]*(?:- )?"
+OWN_LINE = re.compile(rf"{_START}(?P<lead>(?i:export |set |declare -\w+ |env |arg |environment=|--?e(?:nv)?[ =]))?\\*[\"']?(?:[A-Za-z0-9_./:@\[\]-]*[./:@_\[-])?")
+#: What stands before a password in the words of a connection.
+AMONG_WORDS = re.compile(r"(?i:(?:host|hostaddr|user|dbname|port)\s?=\s?[^\s;,\"'()]{1,80}[ \t]+)$")
+#: A map of YAML on one line, and one value of it: `db: {user: app, password: ...}`.
+FLOW = re.compile(rf"{_START}(?:[\w.-]+: ?)?\{{(?:[^()=;]*[{{, ])?[\"']?")
+IN_FLOW = re.compile(r"(?:[^,{}\[\]]|,(?! ))+")
+BLOCK = re.compile(rf"[|>][+-]?\d?[ \t]*(?:\r?\n{LINE_HEAD}[ \t]+(?P<value>\S[^\r\n]*)|(?P<break>\\+n)[ \t]+(?P<escaped>[^\s\\](?:(?!(?P=break))[^\n])*))")
+OPENED = re.compile(r"(?P<prefix>[rbuRBUfF]{0,2})(?P<slashes>\\*)(?P<quote>\"{3}|'{3}|[\"'`])(?:(?<=\\[\"'])(?P=slashes)(?P=quote)(?P=slashes)(?P=quote))?")
+QUOTE = re.compile(r"\\*[\"'`]")
+CLOSED = re.compile(r"[ \t]*(?:[,;)\]}>]|/>|[\w:-]+=|$)")
+ESCAPED_BREAK = re.compile(r"(\\+)[nr]")
+ESCAPED_LETTER = re.compile(r"\\+u([0-9a-fA-F]{4})")
+COMMENT = re.compile(r"\s(?:#|//)\s.*|\r?$")
+SHELL_WORD = re.compile(r"(?:\$\([^()]*\)|`[^`]*`|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|(?!\[[A-Z_]+_[0-9a-f]{4}\])[^\s'\"\\]|['\"\\])*+")
+#: What stands behind a variable that a command is given.
+COMMAND = re.compile(
+    r"\[[A-Z_]+_[0-9a-f]{4}\]|\s+(?:[A-Za-z_]\w*=|[|&;<>\\)]|\.{0,2}/|(?:python|node|np[mx]|pnpm|yarn|bun|uv|go|cargo|make|docker|psql|pg_\w+|mysql\w*"
+    r"|redis-cli|pytest|ba?sh|zsh|sudo|env|terraform|ansible|curl|java|mvn|gradle|ruby|bundle|rails|php|ssh|git|restic|borg|sshpass|mongo\w*|deno|dotnet"
+    r"|kubectl|helm|aws|gcloud|poetry|cd|echo|exec|time)\b)|\s(?:--?[a-z][\w-]*(?:\s|=|$)|&&|\|\|?\s)"
+)
+#: Names, calls, types and what operators make of them.
+EXPRESSION = re.compile(
+    r"(?:(?:await|new|not|yield|return|lambda|async|typeof) )?[*&!]?(?:[A-Za-z_$][\w$]*|\d+)(?:(?:\.|\?\.|::|->)[\w$]+|\(.*\)|\[.*\]|<.*>)*+[?!]?"
+    r"(?:\s*(?:[|&+*?]|\|\||&&|\?\?|[=!]==?|or|and|if|as|in|is)\s.*)?[,;]?"
+)
+#: Code between quotes: a template, a selector, a call.
+CALL = re.compile(r"[\w.$]+\(.*\)|[\[({]{2}.*[\])}]{2}|\(?[\w, ]*\)?\s*=>.*|[.#][a-z][\w-]*(?:[ >:[].*)?|\[.*\]|.*</\w.*|.*\{\w+\}.*")
+_TYPE = (
+    r"(?:str|string|bytes|u?int|float|bool|boolean|number|[Aa]ny|object|None|Final|Incomplete|Union|(?:Not)?Required|Optional|ClassVar|Callable|Iterable"
+    r"|[Ll]ist|[Dd]ict|[Ss]et|[Tt]uple)\b"
+)
+TYPE = re.compile(
+    r"(?i:(?:u?int|float|utf|bytes|string|str|char|varchar|text|uuid|h|sha|md|base)-?\d+[a-z]{0,3}\d{0,2}(?:[^a-z0-9].*)?)"
+    rf"|{_TYPE}\s*(?:[\[,|=?!].*)?|[A-Z]\w*(?:\[[\w\[\], .|\"']*\]|, \*)(?:[, =].*)?"
+)
+#: Lines of code, lines of settings, and where other text begins: another string, a code block, a file in a command.
+CODE_LINE = re.compile(
+    rf"[;{{(,]$|(?<!type):\s*{_TYPE}(?:$|[\[,|; =])|=>|\w\(.*\)|^(?:[)}}\]]|@\w|//|/\*|\*|(?:const|let|var|def|class|import|from|return|if|for|func|fn|type"
+    r"|interface|public|private|async|await|self|this|function|assert|expect|raise|print|try|case|else|switch|while|with)\b)"
+)
+SETTING_LINE = re.compile(r"(?:- |export |set )?[\"']?[\w./-]+(?:[ \w./-]*\w)?[\"']?\s*[:=](?:\s*[\"'\\\w/$.{<-].*|\s*)|- \S+|\[[^\]]+\]|---")
+EDGE = re.compile(r"\0|```|<<-?\s?\\*[\"']?[A-Za-z]|\bEO[FT]\b|@@ ")
+#: What an INI or TOML file has before its settings, and what stands before that.
+SECTION = re.compile(r"(?m)\[[\w.:/ \"-]{2,60}\][ \t]*(?:\r?$|\\+n)")
+BEFORE_SECTION = re.compile(r"(?:[ \t]*\d{1,6}(?:→|\t|: ?))?[+-]?|.*(?:[\"']|\\n)")
+_NAMED = r"[A-Za-z_$][\w$]*"
+_DOT = r"(?:\.|::|->|\?\.)"
+DOTTED = re.compile(rf"{_NAMED}(?:{_DOT}{_NAMED})+")
+#: What a value is that stands for a secret: a name in code, a call, a path, a way to a vault.
+REFERENCE = re.compile(
+    r"(?:process|os|sys|env|secrets?|vars?|config|cfg|settings|self|this|data|local|module|inputs|args|options|import|user|req|request|values|form|state|props"
+    rf"|params|ctx|app|Rails|System)(?:{_DOT}{_NAMED}(?:\[[\w\"'.-]*\])?)+(?:[(\[].*[)\]])?|[&*]?{_NAMED}(?:{_DOT}{_NAMED})*{_DOT}(?i:\w*(?:passw|pwd|secret|token|key)\w*)"
+    rf"|[&*]?(?:await |new )?{_NAMED}(?:{_DOT}{_NAMED})*(?:\((?:[^()]|\([^()]*\))*\)[,;]?|\(\\*)|(?:required|nullable)\|.*|\(.*\)"
+    r"|(?:ref\+|vault:|op:|arn:|sm:|ssm:|file:|keyring:|https?:).*|!(?:[Rr]ef|Sub|GetAtt|ImportValue|[Vv]ault|secret|env\w*)\b.*|@[A-Za-z_]+[({].*[)}]"
+    r"|(?:\.{0,2}|~|[A-Za-z]:)(?:[/\\][\w.@-]+)+/?|--?[a-z][a-z-]*"
+    # Published with the pages that use them.
+    r"|(?:pk_(?:live|test)_|pk\.eyJ|sb_publishable_|phc_)[\w.-]+"
+)
+#: What an interface says about a secret: labels, sentences.
+LABEL = re.compile(
+    r"(?i)passw|pass ?phrase|passcode|secret|token|credential|log ?in|kennwort|mot de passe|contrase|senha|wachtwoord|adgangskode|salasana|haslo|heslo|parola"
+    r"|sifre|forgot|pass$|\bkey\b|required|invalid"
+)
+PROSE = re.compile(r"(?i)(?=\S*\s+\S+\s)(?:.*\s)?(?:the|an?|of|to|for|from|your?|is|are|were|be|if|or|with|must|not|when|least|used|this|in|has)(?:\s|$)")
+#: Four words or more, letters in random case, or a sign that no name in code has.
+NO_LABEL = re.compile(r"[A-Za-z]{2,}(?:([ ._-])[A-Za-z0-9]+)(?:\1[A-Za-z0-9]+){2,}|(?:[A-Z]*[a-z]+[A-Z]){2}[A-Za-z]*|.*[^\w ,.:|/-].*")
+ENDS_AS_PASSWORD = re.compile(r"(?i:passw(?:or)?d|passphrase|passcode|pwd|(?:^|[^a-z])(?:pass|pw))[\d_-]*$|[a-z]Pass$")
+# fmt: on
 
 
 #: A line break as JSON writes it.
@@ -225,6 +206,10 @@ def searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
     return search
 
 
+#: Compiling so many expressions takes seconds; the results of so many versions are kept.
+_STORED_FROM, _STORED = 100, 4
+
+
 def _database(hyperscan: Any, gates: list[Gate]) -> tuple[Any, Matched]:
     """Return the gates compiled, and what a scan calls to add the number of a rule to a set."""
     expressions, rules = [], []
@@ -232,16 +217,31 @@ def _database(hyperscan: Any, gates: list[Gate]) -> tuple[Any, Matched]:
         for text in [gate.expression] if gate.expression else map(re.escape, gate.literals):
             expressions.append(on_json(text).encode())
             rules.append(gate.rule)
-    database = hyperscan.Database()
-    database.compile(
-        expressions=expressions,
-        ids=list(range(len(rules))),
-        elements=len(rules),
-        flags=[hyperscan.HS_FLAG_CASELESS | hyperscan.HS_FLAG_SINGLEMATCH] * len(rules),
-    )
 
     def matched(number: int, start: int, end: int, flags: int, found: set[int]) -> None:
         found.add(rules[number])
+
+    flags = [hyperscan.HS_FLAG_CASELESS | hyperscan.HS_FLAG_SINGLEMATCH] * len(rules)
+    database = hyperscan.Database()
+    numbers = list(range(len(rules)))
+    if len(rules) < _STORED_FROM:
+        database.compile(expressions=expressions, ids=numbers, elements=len(rules), flags=flags)
+        return database, matched
+    # What compiling makes is the same for the same expressions and version.
+    key = repr((hyperscan.__version__, platform.machine(), platform.processor(), expressions))
+    name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    stored = cache_dir() / f"gates-{name}.hs"
+    try:
+        database = hyperscan.loadb(stored.read_bytes(), hyperscan.HS_MODE_BLOCK)
+        database.scratch = hyperscan.Scratch(database)
+    except (OSError, hyperscan.error):
+        database.compile(expressions=expressions, ids=numbers, elements=len(rules), flags=flags)
+        with suppress(OSError, InputError, StorageError):  # the next process compiles again
+            make_folder(stored.parent)
+            replace(stored, hyperscan.dumpb(database))
+            others = sorted(stored.parent.glob("gates-*.hs"), key=lambda f: f.stat().st_mtime)
+            for old in others[:-_STORED]:  # of other versions
+                old.unlink(missing_ok=True)
 
     return database, matched
 
@@ -274,10 +274,10 @@ def _plain_searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def dump_value(value: Any) -> bytes:
+def dump_value(value: Any, option: int = 0) -> bytes:
     """Return the JSON on which gates are tried; a text is a value too."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | option)
     except (TypeError, orjson.JSONEncodeError):  # a lone surrogate, or a number too large
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
         return _SURROGATES.sub("?", text).encode()

@@ -11,7 +11,8 @@ the literals of each rule, which is slower and finds the same).
 
 Code is left alone: ``token = tokenizer.eos_token``, ``password = os.environ["PW"]``
 and ``git@github.com`` are not secrets. Not covered: names of people in prose, street
-and IP addresses, telephone numbers, secrets without a known shape or a telling name.
+and IP addresses, secrets that neither a shape, a name nor a
+place gives away and that do not look random (:func:`review_value` lists what nearly does).
 """
 
 import json
@@ -19,17 +20,30 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import orjson
+
+from composer_pipeline.redaction.decodings import DECODINGS
 from composer_pipeline.redaction.engine import KEYED, Rules
 from composer_pipeline.redaction.finders import with_keys
 from composer_pipeline.redaction.patterns import dump_value, load_value
-from composer_pipeline.redaction.secrets import MAX_DEPTH, Edit, NamedRule, Replacer, Trace
+from composer_pipeline.redaction.secrets import (
+    MAX_DEPTH,
+    Edit,
+    Known,
+    Literal,
+    NamedRule,
+    Replacer,
+    Trace,
+)
+from composer_pipeline.redaction.tokens import Suspect, suspects
 from composer_pipeline.redaction.user_rules import RedactionRules
+from composer_pipeline.redaction.vault import known_values
 
 # Between the strings of a value: white space for rules that stop at lines, and a NUL that
 # those which cross white space do not cross.
@@ -37,26 +51,65 @@ _SEPARATOR = "\n\0\n"
 
 
 def redact_in(value: Any, rules: Rules, active: list[NamedRule], replacer: Replacer) -> Any:
-    """Return a value or a text with its strings and keys redacted by the active rules."""
+    """Return a value or a text with its strings and keys redacted by the active rules.
+
+    A text that is a JSON document is judged as the value it holds, so that both are found alike.
+    """
     if not active:
         return value
     if isinstance(value, str):
-        return rules.settle(_document(value, rules, replacer), active, replacer)
+        document = _document(value, rules, replacer)
+        return rules.settle(value, active, replacer) if document is None else document
     if any(name in KEYED for name, _ in active):
         replacer.rule = "keyed"
         value = with_keys(value, partial(rules.keyed, replacer))
     leaves = strings(value)
-    known = [_document(leaf, rules, replacer) if leaf[:1] in _OPENS else leaf for leaf in leaves]
+    parts = [_document(leaf, rules, replacer) if leaf[:1] in _OPENS else None for leaf in leaves]
+    plain = [leaf for leaf, part in zip(leaves, parts, strict=True) if part is None]
     before, placeholders = dict(replacer.counts), replacer.placeholders
-    together = _SEPARATOR.join(known)
-    settled = rules.settle(together, active, replacer)
-    if settled is together and known == leaves:
-        return value
-    parts = settled.split(_SEPARATOR)
-    if len(parts) != len(leaves):  # a separator in the text, or a rule that ran over one
+    settled = rules.settle(_SEPARATOR.join(plain), active, replacer).split(_SEPARATOR)
+    if len(settled) != len(plain):  # a separator in the text, or a rule that ran over one
         replacer.counts, replacer.placeholders = Counter(before), placeholders
-        parts = [rules.settle(leaf, active, replacer) for leaf in known]
-    return value if parts == leaves else _rebuild(value, iter(parts))
+        settled = [rules.settle(leaf, active, replacer) for leaf in plain]
+    rest = iter(settled)
+    redacted = [next(rest) if part is None else part for part in parts]
+    if redacted != leaves:
+        value = _rebuild(value, iter(redacted))
+    return _with_structure(value, rules, active, replacer)
+
+
+def _with_structure(value: Any, rules: Rules, active: list[NamedRule], replacer: Replacer) -> Any:
+    """Redact what stands beside its key, or in a list that is a command, with a line a string."""
+    wanted = [(name, rule) for name, rule in active if not name.startswith(_OF_ONE_STRING)]
+    if not wanted:
+        return value
+    # In JSON the lines of a string are one, which no rule expects: only others take part.
+    leaves = strings(value)
+    short = _rebuild(value, iter("" if "\n" in leaf else leaf for leaf in leaves))
+    text = dump_value(short, orjson.OPT_INDENT_2).decode()
+    before, placeholders, known = (
+        Counter(replacer.counts),
+        replacer.placeholders,
+        len(replacer.found),
+    )
+    settled = rules.settle(text, wanted, replacer)
+    if settled == text:
+        return value
+    try:
+        redacted = strings(load_value(settled))
+        parts = [a if "\n" in a else b for a, b in zip(leaves, redacted, strict=True)]
+    except ValueError:  # a rule ran over the end of a string, or replaced numbers
+        replacer.counts, replacer.placeholders = before, placeholders
+        del replacer.found[known:]
+        return value
+    return _rebuild(value, iter(parts))
+
+
+#: Rules that find nothing more where a string stands beside others.
+_OF_ONE_STRING = (
+    "decoding/", "home/", "host/", "login/", "user", "email", "vault", "keyed", "shape/",
+    "author", "logged", "owner",
+)  # fmt: skip
 
 
 def strings(item: Any) -> list[str]:
@@ -91,24 +144,22 @@ def _rebuild(item: Any, parts: Iterator[str]) -> Any:
     return item
 
 
-def _document(text: str, rules: Rules, replacer: Replacer) -> str:
+def _document(text: str, rules: Rules, replacer: Replacer) -> str | None:
     """Redact a string that is a JSON document as the value it holds; its layout stays."""
     opening = _OPENING.match(text)
     if opening is None or replacer.depth >= MAX_DEPTH:
-        return text
+        return None
     if opening[1] + text.rstrip()[-1:] not in ("{}", "[]", '""'):
-        return text
+        return None
     try:
         value = load_value(text)
     except (ValueError, RecursionError):
-        return text
+        return None
     active = rules.active(dump_value(value), replacer.names)
-    if not active:
-        return text
-    inner = Replacer(depth=replacer.depth + 1, names=replacer.names)
+    inner = replacer.inner()
     redacted = redact_in(value, rules, active, inner)
     if not inner.counts:
-        return text
+        return text if strings(value) else None  # a list of numbers may be a key
     replacer.counts.update(inner.counts)
     replacer.placeholders += inner.placeholders
     pairs = zip(strings(value), strings(redacted), strict=True)
@@ -135,14 +186,15 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def redact_text(
-    text: str, names: Iterable[str] = (), rules: RedactionRules | None = None
+    text: str, names: Iterable[Known] = (), rules: RedactionRules | None = None
 ) -> tuple[str, Counter[str]]:
     """Replace what is private in ``text``; return it and the number of replacements by kind.
 
     Args:
         text: a decoded string (not JSON source, where escapes hide word boundaries).
-        names: user names known from elsewhere (:func:`user_names`), replaced where
-            they stand as a path segment, after ``~`` or as an owner in ``ls -l``.
+        names: what is known of the text's session: user names (:func:`user_names`), replaced where
+            they stand as a path segment, after ``~`` or as an owner in ``ls -l``, and values
+            (:func:`composer_pipeline.redaction.vault.known_values`), replaced wherever they stand.
         rules: a user's rules; those of ``COMPOSER_REDACTION`` when ``None``.
 
     Raises:
@@ -158,7 +210,7 @@ def redact_text(
 
 
 def redact_value(
-    value: Any, names: Iterable[str] = (), rules: RedactionRules | None = None
+    value: Any, names: Iterable[Known] = (), rules: RedactionRules | None = None
 ) -> tuple[Any, Counter[str]]:
     """Redact every string inside a JSON value, keys of objects included, as :func:`redact_text`.
 
@@ -174,31 +226,55 @@ def redact_value(
 
 
 def redact_json(
-    source: bytes, names: Iterable[str] = (), rules: RedactionRules | None = None
+    source: bytes, names: Iterable[Known] = (), rules: RedactionRules | None = None
 ) -> tuple[bytes, Counter[str]]:
     """Redact the strings inside a JSON document (UTF-8), as :func:`redact_value`."""
-    return json_redactor(rules)(source, names)
+    redacted = json_redactor(rules)([source], names)[0]
+    return redacted.data, redacted.counts
+
+
+class Redacted(NamedTuple):
+    """A redacted JSON document."""
+
+    data: bytes
+    counts: Counter[str]  # replacements by kind
+    found: Sequence[Literal] = ()  # what was replaced
+    encoded: bool = False  # a part of it is encoded, so that a value may stand in it unseen
 
 
 def json_redactor(
     rules: RedactionRules | None = None,
-) -> Callable[[bytes, Iterable[str]], tuple[bytes, Counter[str]]]:
-    """Return :func:`redact_json` with the current rules, for many documents."""
+) -> Callable[[Sequence[bytes], Iterable[Known]], list[Redacted]]:
+    """Return :func:`redact_json` for many documents, with the current rules.
+
+    Which rules each needs is found first: one search after the other keeps the tables in the cache.
+    """
     compiled = compiled_rules(rules)
 
-    def redact(source: bytes, names: Iterable[str] = ()) -> tuple[bytes, Counter[str]]:
-        active = compiled.active(source, names)
-        if not active:
-            return source, Counter()
+    def redact(sources: Sequence[bytes], names: Iterable[Known] = ()) -> list[Redacted]:
+        needed = [compiled.active(source, names) for source in sources]
+        return [
+            one(source, active, names) if active else Redacted(source, Counter())
+            for source, active in zip(sources, needed, strict=True)
+        ]
+
+    def one(source: bytes, active: list[NamedRule], names: Iterable[Known]) -> Redacted:
         replacer = Replacer(names=names)
         value = redact_in(load_value(source), compiled, active, replacer)
-        return (dump_value(value) if replacer.counts else source), replacer.counts
+        data = dump_value(value) if replacer.counts else source
+        encoded = any(name in _ENCODINGS for name, _ in active)
+        return Redacted(data, replacer.counts, replacer.found, encoded)
 
     return redact
 
 
+_ENCODINGS = frozenset(f"decoding/{row.name}" for row in DECODINGS if not row.joins) | {
+    "decoding/base64"
+}
+
+
 def find_secrets(
-    value: Any, names: Iterable[str] = (), rules: RedactionRules | None = None
+    value: Any, names: Iterable[Known] = (), rules: RedactionRules | None = None
 ) -> list[str]:
     """Return the kinds of what redaction would replace in a text or a value, sorted.
 
@@ -208,6 +284,16 @@ def find_secrets(
     """
     redact = redact_text if isinstance(value, str) else redact_value
     return sorted(redact(value, names, rules)[1].elements())
+
+
+def review_value(
+    value: Any, names: Iterable[Known] = (), rules: RedactionRules | None = None
+) -> list[tuple[str, Suspect]]:
+    """Return what redaction leaves in a text or a value and may be a token, for a person."""
+    compiled = compiled_rules(rules)
+    text = _SEPARATOR.join(strings(redact_value(value, names, rules)[0]))
+    found = ((text[item.start : item.end], item) for item in suspects(text))
+    return [(token, item) for token, item in found if not compiled.allowed(token)]
 
 
 def compiled_rules(rules: RedactionRules | None = None) -> Rules:
@@ -239,39 +325,79 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """What scores just below the threshold, and stays for a person to judge."""
+
+    place: str  # as of a replacement, in what redaction leaves
+    length: int
+    score: float
+    evidence: tuple[str, ...]
+    shown: str  # how it begins
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """All replacements of a file, and their number by kind."""
+    """All replacements of a file, their number by kind, and what is left for review."""
 
     replacements: list[Replacement]
     counts: dict[str, int]
+    review: list[Left]
 
 
 def explain_file(file: Path, rules: RedactionRules | None = None) -> Explanation:
-    """Return what redaction would replace in a file."""
+    """Return what redaction would replace in a file, which is taken for one session."""
     text = file.read_text("utf-8", "replace")
-    compiled, counts = compiled_rules(rules), Counter[str]()
+    lines = text.splitlines() if file.suffix == ".jsonl" else [text]
+    values: list[tuple[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values.append((f"{number} ", json.loads(line) if file.suffix in _JSON else line))
+        except ValueError:
+            values.append((f"{number} ", line))
+    compiled, vault = compiled_rules(rules), Replacer()
+    for _, value in values:
+        redact_in(value, compiled, compiled.active(dump_value(value), ()), vault)
+    known = known_values(vault.found)
     found: list[Replacement] = []
-    if file.suffix == ".json" or file.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines() if file.suffix == ".jsonl" else [text], 1):
-            try:
-                value = json.loads(line)
-            except ValueError:
-                found += _in_text(compiled, line, counts, f"{number} ")
-                continue
-            found += _in_value(compiled, value, counts, f"{number} ")
-    else:
-        found += _in_text(compiled, text, counts)
-    return Explanation(found, dict(sorted(counts.items())))
+    left: list[Left] = []
+    counts = Counter[str]()
+    for place, value in values:
+        for token, item in review_value(value, known, rules):
+            places = ((way, old) for way, old in _strings(value, "") if token in old)
+            way, whole = next(places, ("", token))
+            before = whole.partition(token)[0].split("\n")
+            where = f"{place}{way} ".lstrip() if file.suffix in _JSON else ""
+            at = f"{where}{len(before)}:{len(before[-1]) + 1}"
+            left.append(Left(at, len(token), item.score, item.evidence, _shown(token)))
+        if isinstance(value, str):
+            where = place if file.suffix in _JSON else ""
+            found += _in_text(compiled, value, counts, known, where)
+        else:
+            found += _in_value(compiled, value, counts, known, place)
+    return Explanation(found, dict(sorted(counts.items())), left)
 
 
-def _in_value(rules: Rules, value: Any, counts: Counter[str], place: str) -> Iterator[Replacement]:
+_JSON = (".json", ".jsonl")
+
+
+def _in_value(
+    rules: Rules, value: Any, counts: Counter[str], known: frozenset[Known], place: str
+) -> Iterator[Replacement]:
     replacer = Replacer()
     keyed = with_keys(value, partial(rules.keyed, replacer))
     counts.update(replacer.counts)
-    for (path, old), (_, new) in zip(_strings(value, ""), _strings(keyed, ""), strict=True):
+    active = rules.active(dump_value(value), known)
+    redacted = redact_in(value, rules, active, Replacer(names=known))
+    for (path, old), (_, new), (_, last) in zip(
+        *(_strings(item, "") for item in (value, keyed, redacted)), strict=True
+    ):
         if old != new:
             yield Replacement(place + path, len(old), "keyed", new, _shown(old))
-        yield from _in_text(rules, new, counts, f"{place}{path} ")
+        found = list(_in_text(rules, new, counts, known, f"{place}{path} "))
+        yield from found
+        if old == new != last and not found:  # found in the JSON of the value alone
+            counts["KEYED"] += 1
+            yield Replacement(place + path, len(old), "document", last, _shown(old))
 
 
 def _strings(item: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -286,11 +412,11 @@ def _strings(item: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _in_text(
-    rules: Rules, text: str, counts: Counter[str], place: str = ""
+    rules: Rules, text: str, counts: Counter[str], known: frozenset[Known], place: str = ""
 ) -> Iterator[Replacement]:
     trace = Trace(len(text))
-    replacer = Replacer(trace)
-    rules.settle(text, rules.active(dump_value(text), ()), replacer)
+    replacer = Replacer(trace, names=known)
+    rules.settle(text, rules.active(dump_value(text), known), replacer)
     counts.update(replacer.counts)
     starts = [0]
     for line in text.split("\n"):

@@ -12,9 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from composer_pipeline.redaction import patterns
 
 #: Kinds that are not secrets but identify a person or a place: their placeholder is the kind.
-PERSONAL = frozenset(("EMAIL", "HOST", "ACCOUNT", "NAME"))
+PERSONAL = frozenset(("EMAIL", "HOST", "ACCOUNT", "NAME", "PHONE", "NATIONAL_ID", "CARD", "IBAN"))
 #: How many encodings deep texts are read.
 MAX_DEPTH = 3
 
@@ -27,6 +32,17 @@ class Finding:
     end: int
     kind: str
     value: str = ""  # what its placeholder is made of, if not the text itself
+
+
+class Literal(NamedTuple):
+    """A value that some rule found in a session: it is replaced wherever it stands there."""
+
+    kind: str
+    value: str
+
+
+#: What is known of a text's session besides the text: user names, and values that rules found.
+Known = str | Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +110,34 @@ class _Piece:
 class Replacer:
     """Counts of one redaction, by kind; its places too if it has a ``trace``.
 
-    ``depth`` is how many encodings deep the text was found, ``names`` the user names of the text,
-    ``rule`` the rule that is running.
+    ``depth`` is how many encodings deep the text was found, ``names`` what is known of its
+    session, ``rule`` the rule that is running, ``found`` the values replaced.
     """
 
-    __slots__ = ("counts", "depth", "names", "placeholders", "rule", "trace")
+    __slots__ = ("counts", "depth", "found", "names", "placeholders", "rule", "trace")
 
     def __init__(
-        self, trace: Trace | None = None, depth: int = 0, names: Iterable[str] = ()
+        self, trace: Trace | None = None, depth: int = 0, names: Iterable[Known] = ()
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.placeholders = 0
         self.trace = trace
         self.depth = depth
         self.names = names
+        self.found: list[Literal] = []
         #: The rule that runs now.
         self.rule = ""
+
+    def inner(self, trace: Trace | None = None) -> "Replacer":
+        """Return a replacer of a text that this one's text encodes."""
+        inner = Replacer(trace, self.depth + 1, self.names)
+        inner.found = self.found
+        return inner
 
     def placeholder(self, kind: str, value: str) -> str:
         """Count a replacement and return the placeholder of ``value``."""
         self.counts[kind] += 1
+        self.found.append(Literal(kind, value))
         if kind in ("USER", "HOME"):
             return "user"
         self.placeholders += 1
@@ -154,31 +178,43 @@ NamedRule = tuple[str, Rule]
 
 
 #: Words of examples and of values that are hidden already.
-EXAMPLE = re.compile(r"(?i)example|placeholder|your[_-]|xxxx|redacted|0000000000|\*\*\*")
+EXAMPLE = re.compile(
+    r"(?i)example|placeholder|your[_-]|xxxx|redacted|0000000000|\*\*\*|4eC39HqLyjWDarjtT1zdp7dc"
+)
 #: What manuals and development set-ups write where a password goes.
 DUMMY_PASSWORDS = frozenset(
     """
     pass password passwd pwd secret token user username pw postgres guest tiger admin root test
     changeme mysql xxx dev none null true false yes no default value string str bytes optional
     mypassword mysecret mytoken mykey secretkey demo foo bar baz foobar abc abc123 123456 basic
-    bearer apikey api_key prompt stdin empty unset hidden masked undefined nil required
+    bearer apikey api_key prompt stdin empty unset hidden masked undefined nil required incorrect
+    correct invalid missing rejected accepted failed expired disabled enabled unchanged unknown
+    number boolean object 12345678 123456789 varchar secretstr localhost hunter2
     """.split()  # noqa: SIM905  twelve words a line instead of one
 )
 _PLACEHOLDER_WORDS = re.compile(
     r"(?i)(?<![a-z0-9])(?:your|dummy|insert|replace|todo)|example|placeholder|change_?(?:me|it)\b"
-    r"|redacted|xxxx|\*\*\*|\.\.\.|<|\[(?:secret|email|host|account|name)_|\{\{|%s\b|%\(|my[-_](?:secret|token|key|pass)"
-    r"|(?:^|[-_])(?:fake|mock|sample)(?:[-_]|$)|unique phrase"
-)
-_REFERENCE = re.compile(
-    r"^[A-Za-z_$][A-Za-z_]*(?:(?:\.|::|->|\?\.)[A-Za-z_$][A-Za-z0-9_]*)+$"
-    r"|^(?:process\.env|os\.environ|import\.meta|env)\b|^\(|^(?:ref\+|vault:|op:|arn:|sm:|ssm:|file:)"
-    r"|^![A-Z]|^@[A-Za-z_]+[({]"
+    r"|redacted|xxxx|\*\*\*|\.\.\.|\[(?:secret|email|host|account|name|phone|national_id|card|iban)_"
+    r"|my[-_](?:secret|token|key|pass)|(?:^|[-_])(?:fake|mock|sample)(?:[-_]|$)|unique phrase"
 )
 # Words and small numbers: `password-input-2`, `correct-horse-42`, `hunter22`.
 _WORDS = re.compile(r"^[a-z]+[0-9]{0,3}(?:[-_.:](?:[a-z]+[0-9]{0,3}|v?[0-9]{1,4}))*$")
+
+
+@cache
+def listed(file: str) -> frozenset[str]:
+    """Return the words of a file beside this one, such as those of English and code."""
+    return frozenset(Path(__file__).with_name(file).read_text("utf-8").split())
+
+
 _UI_WORD = re.compile(r"pass|secret|token|key|input|field|test|label|button|form|name|type|value")
 _PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|(?:^|[^a-z])(?:pass|pw)$|PASS$")
-_EXPANSION = re.compile(r"^\$|\$\{|\$\(|`|^<|^%[A-Z_]+%$|^\{|^\{\{")
+# Variables, commands and fields of templates, alone or in a value that is little else.
+_EXPANSION = re.compile(r"\$\{[A-Za-z_][^{}]*\}|\$\([^()]+\)|#\{[^{}]*\}|\{\{.*?\}\}|\{[\w.]+\}")
+_STANDS_FOR = re.compile(
+    r"(?:(?:\$\w+|`[^`]+`|%[A-Z_]{3,}%|%(?:\(\w+\))?[sdqv]|<[^<>]+>|\[[^\[\]]+\])[-:/@._]?)+"
+    r"|(?i:(?:my|test|your|wrong|invalid)?[-_]?(?:pass(?:word|wd)?|secret|token)[-_]?\d{0,4})"
+)
 
 
 def is_placeholder(value: str) -> bool:
@@ -186,14 +222,21 @@ def is_placeholder(value: str) -> bool:
     return (
         value.lower() in DUMMY_PASSWORDS
         or _PLACEHOLDER_WORDS.search(value) is not None
-        or _EXPANSION.search(value) is not None
+        or _STANDS_FOR.fullmatch(value) is not None
+        or (_EXPANSION.search(value) is not None and len(_EXPANSION.sub("", value)) < 6)
         or len(set(value.lower())) < 3
     )
 
 
 def is_given_secret(value: str, shortest: int = 4) -> bool:
     """Judge a value that stands where only a secret can stand: any literal is one."""
-    return len(value) >= shortest and not is_placeholder(value) and not _REFERENCE.match(value)
+    long = len(value) >= shortest
+    return long and not is_placeholder(value) and not patterns.REFERENCE.fullmatch(value)
+
+
+def is_word_like(value: str) -> bool:
+    """Return True for words and small numbers: ``password-input-2``."""
+    return _WORDS.match(value) is not None
 
 
 def is_random(value: str, shortest: int = 12) -> bool:
@@ -210,14 +253,14 @@ def is_random(value: str, shortest: int = 12) -> bool:
 
 def is_literal_secret(name: str, value: str) -> bool:
     """Distinguish a literal secret from an identifier, a path, a number or an example."""
-    if _PLACEHOLDER_WORDS.search(value) or _REFERENCE.match(value):
+    if _PLACEHOLDER_WORDS.search(value) or patterns.REFERENCE.fullmatch(value):
+        return False
+    if patterns.DOTTED.fullmatch(value) or (value[0] == "$" and not is_password(name)):
         return False
     if _WORDS.match(value):
         simple = is_password(name) and any(c.isdigit() for c in value) and len(value) >= 6
         return simple and (value.isalnum() or not _UI_WORD.search(value))
-    if value.startswith(("/", "./", "../", "~", "--", "$")) or "://" in value:
-        return False
-    if value.endswith(":"):
+    if "://" in value:
         return False
     has_digit = any(c.isdigit() for c in value)
     has_letter = any(c.isalpha() for c in value)
@@ -226,7 +269,38 @@ def is_literal_secret(name: str, value: str) -> bool:
         return has_letter and has_sign and is_password(name) and len(value) >= 8
     if is_password(name):
         return len(value) >= 6
-    return len(value) >= 16 and entropy(value) >= 3.0
+    strong = len(value) >= 12 and _STRONG.search(value) is not None
+    return (strong or len(value) >= 16) and entropy(value) >= 3.0
+
+
+# Digits among small and capital letters, as in no name.
+_STRONG = re.compile(r"(?=.*[A-Z].*[A-Z])(?=.*[a-z])[A-Za-z]\d[A-Za-z].*\d[A-Za-z]")
+
+
+def is_assigned_secret(name: str, value: str, *, data: bool, word: bool = False) -> bool:
+    """Judge a literal under a name of secrets: in ``data`` any is one, in code it could be a label.
+
+    ``word``: a variable of a shell, where nobody describes anything there.
+    """
+    if not 0 < len(value) < 1000 or is_placeholder(value) or patterns.REFERENCE.fullmatch(value):
+        return False
+    spaced = any(c.isspace() for c in value)
+    if not spaced and is_literal_secret(name, value):
+        return True
+    if not is_password(name):
+        return False
+    if word and len(value) >= 4:
+        return True
+    if len(value) < 6 or not patterns.ENDS_AS_PASSWORD.search(name) or patterns.PROSE.match(value):
+        return False
+    if patterns.LABEL.search(value) or not value.isascii():
+        return False
+    return data or patterns.NO_LABEL.fullmatch(value) is not None
+
+
+def is_data_password(value: str) -> bool:
+    """Judge what stands where data has a password and an interface has a word for it."""
+    return is_assigned_secret("password", value, data=True)
 
 
 def is_password(name: str) -> bool:

@@ -20,8 +20,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
-from composer_pipeline.redaction.patterns import SHAPES, compile_kind
+from composer_pipeline.redaction.patterns import compile_kind
 from composer_pipeline.redaction.secrets import Finding
+from composer_pipeline.redaction.vendors import read_rules
 from composer_pipeline.versions import REDACTION_VERSION
 
 #: How long one expression may take on all texts that were made for it.
@@ -225,10 +226,11 @@ class RedactionRules(BaseModel):
 
 def _refuse_typed(file: Path | str, rules: RedactionRules) -> None:
     """Refuse an allow-list that lets a typed key through, unless `allow_typed` has its kind."""
-    known = {kind for kind, _, _ in SHAPES}
+    known = {row.kind for row in read_rules()["typed"]}
     if unknown := sorted(set(rules.allow_typed) - known):
         raise InputError(f"redaction file {file}, field allow_typed: there is no kind {unknown[0]}")
-    for kind, _, body in SHAPES:
+    for row in read_rules()["typed"] if rules.allow or rules.allow_patterns else ():
+        kind, body = row.kind, row.pattern
         if kind in rules.allow_typed:
             continue
         shape = compile_kind(body)

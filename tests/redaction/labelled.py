@@ -7,6 +7,7 @@ this file for a leak.
 """
 
 import base64
+import hashlib
 import json
 import random
 import string
@@ -14,12 +15,16 @@ import urllib.parse
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tests.redaction.rule_samples import COMMANDS, CONTEXTS, OTHERS
+from composer_pipeline.redaction import checksums
+from tests.redaction.rule_samples import COMMANDS, CONTEXTS, MORE_COMMANDS, OTHERS
 
+LOWER = string.ascii_lowercase
 LETTERS, DIGITS, HEX = string.ascii_letters, string.digits, "0123456789abcdef"
 ALNUM = LETTERS + DIGITS
+WORDS = (Path(checksums.__file__).parent / "bip39.txt").read_text().split()
 UPPER = string.ascii_uppercase + "234567"
 BASE62 = DIGITS + string.ascii_uppercase + string.ascii_lowercase
 
@@ -73,6 +78,23 @@ class Maker:
         lines = "\n".join(body[at : at + 64] for at in range(0, len(body), 64))
         return f"-----BEGIN {kind}-----\n{lines}\n-----END {kind}-----"
 
+    def phrase(self) -> str:
+        """A seed phrase of twelve words with BIP-39's checksum."""
+        data = self.random.randbytes(16)
+        bits = f"{int.from_bytes(data, 'big'):0128b}{hashlib.sha256(data).digest()[0] >> 4:04b}"
+        return " ".join(WORDS[int(bits[at : at + 11], 2)] for at in range(0, 132, 11))
+
+    def iban(self) -> str:
+        """A German IBAN with its check digits (ISO 13616)."""
+        account = "1" + self.some(17, DIGITS)
+        return f"DE{98 - int(account + '131400') % 97:02}{account}"
+
+    def ahv(self, number: str) -> str:
+        """A Swiss insurance number with its check digit."""
+        digits = f"756{number}"
+        check = -sum(int(c) * (1 + 2 * (at % 2)) for at, c in enumerate(digits)) % 10
+        return f"756.{number[:4]}.{number[4:8]}.{number[8]}{check}"
+
     def value(self, form: str) -> str:
         """A value of one of the forms of ``rule_samples``."""
         made: dict[str, Callable[[], str]] = {
@@ -89,7 +111,23 @@ class Maker:
             "M": lambda: " ".join(self.word(4) for _ in range(12)),
             "S": lambda: "$6$" + self.some(8) + "$" + self.some(86),
             "12": lambda: "4" + self.some(11, DIGITS),
+            "P": self.phrase,
+            "Y": lambda: " ".join(self.some(5, LOWER) for _ in range(6)),
+            "G": lambda: " ".join(self.some(4, LOWER) for _ in range(4)),
+            "J": lambda: f"{self.some(6, LOWER + DIGITS)}.{self.some(16, LOWER + DIGITS)}",
+            "V": lambda: self.some(54, UPPER),
+            "Q": lambda: self.ahv(self.some(9, DIGITS)),
+            "K": lambda: f"{self.some(5, LOWER + DIGITS)}-{self.some(5, LOWER + DIGITS)}",
+            "E": lambda: self.some(64, HEX),
+            "O": lambda: self.some(16, UPPER),
+            "D": lambda: f"5{self.some(2, '34678')}-{self.some(2, '34678')}-{self.some(4, '1256')}",
+            "I": self.iban,
+            "F": lambda: f"+491708{self.some(6, DIGITS)}",
+            "6": lambda: self.some(6, DIGITS),
             "w": lambda: self.word(),
+            "4": lambda: (
+                f"51.1{self.some(2, DIGITS)}.27.{self.some(1, '123')}{self.some(1, DIGITS)}"
+            ),
             "N": lambda: self.word().capitalize(),
         }
         return made[form]()
@@ -175,7 +213,9 @@ def secrets(seed: int) -> list[Planted]:
         for kind, secret in typed(make):
             if "\n" not in secret or "{{" not in frame:
                 found.append(Planted(kind, frame.format(secret), secret))
-    for name, frame in COMMANDS.items():
+    more = {frame.split()[0]: frame for frame in MORE_COMMANDS if not frame.startswith("echo")}
+    piped = {frame: frame for frame in MORE_COMMANDS if frame.startswith("echo")}
+    for name, frame in {**COMMANDS, **more, **piped}.items():
         for wrapped in ("{}", "sudo {}", "cd /srv && {} | tee log"):
             secret = make.value("W")
             command = frame.format(secret)
@@ -238,7 +278,11 @@ def _uuid(make: Maker) -> str:
 
 
 #: Kinds that say who or where somebody is; no secrets.
-PERSONAL = frozenset(name for name in OTHERS if name not in ("cookies", "kubernetes", "assigned"))
+NOT_PERSONAL = (
+    "cookies", "kubernetes", "assigned", "token", "phrase", "recovery", "wallet", "key", "code", "prose/password", "prose/token", "prose/login",
+
+)  # fmt: skip
+PERSONAL = frozenset(name for name in OTHERS if name not in NOT_PERSONAL)
 
 #: How a text may be written: each form is found like the text itself.
 FORMS: dict[str, Callable[[Planted], Any]] = {

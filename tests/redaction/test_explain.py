@@ -33,3 +33,21 @@ def test_places_in_json_lines_name_the_string(tmp_path: Path) -> None:
     )
     places = [item.place for item in explain_file(file).replacements]
     assert places == ["1 message.content[1] 1:6", "2 1:11", "3 input.password"]
+
+
+def test_what_is_left_just_below_the_threshold_is_for_a_person(tmp_path: Path) -> None:
+    """Else a token of an unknown vendor stays, and nobody is told."""
+    token = "vK3xQz8LpT2mWn6RbY9d"
+    file = tmp_path / "session.jsonl"
+    file.write_text(
+        json.dumps({"message": {"content": [f"mail bob@acme.com\nx = '{token}'"]}})
+        + "\n"
+        + json.dumps({"message": "commit 3f786850e387550fdab836ed7e6dc881de23001b"})
+    )
+    found = explain_file(file)
+    assert found.counts == {"EMAIL": 1}
+    (left,) = found.review
+    assert (left.place, left.length, left.shown) == ("1 message.content[0] 2:6", 20, "vK3…")
+    assert left.score > 4
+    assert "quoted" in left.evidence
+    assert token not in str(left)

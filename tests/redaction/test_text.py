@@ -507,13 +507,13 @@ def test_the_external_scanner_finds_what_the_first_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("betterleaks")
-    secret = "dp" + ".pt." + "aB3dE5gH7jK" * 4  # a kind that only the external scanner knows
-    text = f"use {secret[:-1]} and {PLANTED['GITHUB_TOKEN']} now"
-    assert secret[:-1] in redact_text(text)[0]
+    secret = "793cf4220c917b85" + "3860886599b2ac75"  # a kind that only the external scanner knows
+    text = f"linear: {secret} and {PLANTED['GITHUB_TOKEN']} now"
+    assert secret in redact_text(text)[0]
     _file(tmp_path, monkeypatch, "external_scanner: betterleaks")
     redacted, counts = redact_text(text)
-    assert secret[:-1] not in redacted
-    assert counts["DOPPLER_API_TOKEN"] == 1
+    assert secret not in redacted
+    assert counts["LINEAR_CLIENT_SECRET"] == 1
     assert redact_value({"x": [text]})[0] == {"x": [redacted]}
     assert PLANTED["GITHUB_TOKEN"] not in redacted
     assert find_secrets(redacted) == []

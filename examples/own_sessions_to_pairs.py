@@ -36,7 +36,8 @@ def main(folder: str) -> None:
         print("hints:", build_hints(lake).hints)
         pairs = build_pairs(lake)
         print("pairs:", pairs.pairs, pairs.by_tier)
-        for row in lake.rows("pairs", columns=["pair_id"])[:1]:
+        rows = lake.rows("pairs", columns=["pair_id", "source"])
+        for row in [row for row in rows if row["source"] == "teachers"][:1]:
             print("one of them:", explain(lake, row["pair_id"])["why"])
 
 

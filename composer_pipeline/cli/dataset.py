@@ -116,19 +116,22 @@ def export(
     from composer_pipeline.exporting.columns import export as run
     from composer_pipeline.exporting.sessions import FORMATS, export_sessions
     from composer_pipeline.preferences.rules import PreferenceRules
+    from composer_pipeline.states.second_look import second_look
 
+    store = open_lake(lake)
     if format in FORMATS:
         given = {"--samples": samples, "--rules": rules, "--full-arguments": full_arguments,
                  "--max-tokens": max_tokens, "--tokenizer": tokenizer}  # fmt: skip
         if named := [option for option, value in given.items() if value]:
             raise InputError(f"{named[0]} is about rows; format {format} writes whole sessions")
         with Bar() as progress:
-            whole = export_sessions(open_lake(lake), format, out, progress=progress)
-        show(whole.to_dict(), as_json, "export")
+            whole = export_sessions(store, format, out, progress=progress)
+            look = second_look(store, progress=progress)
+        show({**whole.to_dict(), "second_look": look}, as_json, "export")
         return
     cutter = _cutter(max_tokens, tokenizer)
     report = run(
-        open_lake(lake),
+        store,
         format,
         out,
         samples=samples,
@@ -138,7 +141,9 @@ def export(
     )
     if cutter and out.suffix != ".parquet":
         replace(out / "chat_template.jinja", cutter.chat_template.encode(), f"--out {out}")
-    show(report.to_dict(), as_json, "export")
+    with Bar() as progress:
+        look = second_look(store, progress=progress)
+    show({**report.to_dict(), "second_look": look}, as_json, "export")
 
 
 def _cutter(max_tokens: int | None, tokenizer: str) -> "RowCutter | None":
@@ -162,6 +167,7 @@ def publish(
     allow_simulated: Annotated[bool, Parameter(negative="")] = False,
     traces: Annotated[bool, Parameter(negative="")] = False,
     allow_worse_than_base: Annotated[bool, Parameter(negative="")] = False,
+    max_review: int = 10,
     consent: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
@@ -178,6 +184,8 @@ def publish(
             configuration loads them.
         allow_worse_than_base: with --model, allow one whose evaluation finds it worse than its
             base on easy or recovery states; the card says so.
+        max_review: refuse a dataset with more distinct values that redaction leaves, but only just,
+            for a person to judge; the card counts them.
         consent: file that names whose sessions may be published, the licence, and who attests; by
             default consent.yaml beside the lake or in the working folder. --public needs one.
     """
@@ -194,8 +202,11 @@ def publish(
         send = (
             partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
             if model
-            else partial(run, open_lake(lake), consent=consent, traces=traces, progress=progress)
-        )
+            else partial(
+                run, open_lake(lake), consent=consent, traces=traces, max_review=max_review,
+                progress=progress,
+            )
+        )  # fmt: skip
         report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
     show(report.to_dict(), as_json, "publish")
 

@@ -36,7 +36,8 @@ def verify(
 ) -> None:
     """Verify the whole lake: hashes, counts, redaction, and the ledger against the replies.
 
-    Changes nothing; each problem is reported with its remedy.
+    Changes nothing; each problem is reported with its remedy. What publishing would refuse in a
+    table or an export is listed by place, session and kind.
     """
     from composer_pipeline.maintenance.verify import verify as run
 
@@ -57,6 +58,7 @@ def verify(
 def reparse(
     *,
     only: DayFilter = DayFilter(),  # noqa: B008  frozen
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
     ledger: LedgerOption = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
@@ -64,19 +66,24 @@ def reparse(
     """Rewrite sessions, states and replies from the raw bytes; costs nothing.
 
     For a damaged day, a new version of the parser, or changed redaction rules. Run `pairs`
-    afterwards: the output of later stages stays until they run.
+    afterwards: the output of later stages stays until they run. Where other rules redacted a day,
+    the report names the exports and releases that hold its sessions as they were.
+
+    Args:
+        dry_run: report how many messages would change, by day and kind; write nothing.
     """
     from composer_pipeline.maintenance.forget import redact_again
 
     store = open_lake(lake, whole=True)
     with Bar() as progress:
-        report, replies = redact_again(
+        report = redact_again(
             store,
             only.days(store, "raw_files"),
+            dry_run=dry_run,
             ledger=named_ledger(store, ledger),
             progress=progress,
         )
-    show({**report.to_dict(), "replies": replies}, as_json, "reparse")
+    show(report.to_dict(), as_json, "reparse")
     if report.failed:
         failed = next(iter(report.failed.values()))
         raise ComposerError(f"{len(report.failed)} days were not written: {failed}")

@@ -1,4 +1,4 @@
-"""The commands pairs, pair, statistics and compare, and the view of one pair."""
+"""The commands pairs, pair, statistics, label and compare, and the view of one pair."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 from rich.console import Console, Group
 from rich.padding import Padding
@@ -27,6 +28,7 @@ from composer_pipeline.cli.common import (
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import json_objects
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 
 #: Characters of a value, and of a line, that are shown.
@@ -48,7 +50,7 @@ def pairs(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Make hints from error turns, and pairs where teachers agree against the agent.
+    """Make hints from error turns, and pairs: teachers or a later fix against the agent.
 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
@@ -99,6 +101,7 @@ def statistics(
     *,
     rules: str = "",
     verbose: Annotated[bool, Parameter(negative="")] = False,
+    labels: Path | None = None,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -107,7 +110,12 @@ def statistics(
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
         verbose: print every figure, by tool and by pair of raters.
+        labels: in place of all that, the verdicts on error turns beside those of this file, which
+            `label` writes.
     """
+    if labels is not None:
+        _show_scores(open_lake(lake), labels, as_json)
+        return
     from composer_pipeline.preferences.quality import ALL, verdicts, write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
 
@@ -134,6 +142,81 @@ def statistics(
         value = row["note"] if row["value"] is None else f"{row['value']:.4g}"
         table.add_row(row["statistic"], of, value, str(row["n"]))
     Console().print(table)
+
+
+def _show_scores(lake: Lake, file: Path, as_json: bool) -> None:
+    from composer_pipeline.preferences.labels import read_labels, rows_of, score
+
+    found = score(lake, read_labels(file))
+    if not found.accuracy.of:
+        raise InputError(f"{file}: no state of lake {lake.url} is labelled there")
+    show(found.to_dict() if as_json else dict(rows_of(found)), as_json, f"verdicts beside {file}")
+
+
+@app.command
+def label(
+    file: Path,
+    /,
+    *,
+    kind: str = "",
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
+    lake: LakeOption = "",
+) -> None:
+    """Say whose mistake each error turn was, one a screen; go on later where you stopped.
+
+    Each key appends a line to FILE: 1 mistake, 2 revealed, 3 preexisting, 4 not_an_error,
+    5 user_choice, 6 unclear; s skips, q ends. `statistics --labels FILE` compares.
+
+    Args:
+        file: JSONL file of labels.
+        kind: error turns of this error_kind only.
+    """
+    from composer_pipeline.cli.traces import show_state
+    from composer_pipeline.preferences.labels import VERDICTS, read_labels
+    from composer_pipeline.states.load import following, load_states
+
+    store, console = open_lake(lake), Console()
+    done = {row["state_id"] for row in read_labels(file)} if file.is_file() else set()
+    rows = store.rows("states", days=only.days(store), columns=["state_id", "error_kind"])
+    errors = (row for row in rows if row["error_kind"])
+    wanted = [row["state_id"] for row in errors if kind in ("", row["error_kind"])]
+    left = [state_id for state_id in wanted if state_id not in done]
+    if not left:
+        console.print(f"all {len(wanted)} error turns are labelled")
+        return
+    keys = "  ".join(f"{n} {verdict}" for n, verdict in enumerate(VERDICTS, start=1))
+    for state in load_states(store, state_ids=left):
+        console.clear()
+        # What was computed would lead the person.
+        plain = msgspec.structs.replace(
+            state, verdict=None, culprit_state_id=None, caused_error=None
+        )
+        show_state(console, plain, following(store, state))
+        console.print(Text(f"{len(done)} of {len(wanted)} done   {keys}  s skip  q end", "bold"))
+        key = _key()
+        if key in ("q", ""):
+            return
+        if key.isdigit() and 1 <= int(key) <= len(VERDICTS):
+            row = {"state_id": state.state_id, "verdict": VERDICTS[int(key) - 1]}
+            with file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(row) + "\n")
+            done.add(state.state_id)
+
+
+def _key() -> str:
+    """Return one key of the terminal, or the first character of the next line of a pipe."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline()[:1]
+    import termios
+    import tty
+
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+    try:
+        tty.setcbreak(number)
+        return sys.stdin.read(1)
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
 @app.command
@@ -189,11 +272,12 @@ def _show_sides(console: Console, facts: Facts) -> None:
         console.rule("the agent", style="dim")
         console.print(_side(agent, None, "red"))
         return
-    rejects = facts["reason"] == "pair"
+    rejects = facts["reason"] in ("pair", "fixup", "recovery")
     table = Table(expand=True, show_lines=False, padding=(0, 1))
     left = "rejected: the agent" if rejects else "the agent"
     table.add_column(Text(f"{left} ({agent['model'] or '?'})"), ratio=1, overflow="fold")
-    spokesman = next((t["teacher"] for t in facts["teachers"] if t.get("spokesman")), "?")
+    later = "the agent, later" if facts["reason"] in ("fixup", "recovery") else "?"
+    spokesman = next((t["teacher"] for t in facts["teachers"] if t.get("spokesman")), later)
     right = "chosen" if rejects else "the teachers"
     table.add_column(Text(f"{right}: {spokesman}"), ratio=1, overflow="fold")
     table.add_row(_side(agent, chosen, "red"), _side(chosen, agent, "green", follow=True))

@@ -48,6 +48,7 @@ def ingest(
             commas): their full path, or the name of a file or folder.
         per_file: count the contents of each file instead, whether it was read before or not.
     """
+    from composer_pipeline.states.second_look import look_in_background
     from composer_pipeline.traces.ingest import ingest as run
     from composer_pipeline.traces.ingest import ingest_changes
 
@@ -59,6 +60,7 @@ def ingest(
             report = run(store, list(paths), exclude=exclude, progress=progress).to_dict()
         else:
             report = ingest_changes(store, list(paths), exclude=exclude, progress=progress)
+    look_in_background(store)
     show(report, as_json, "ingest")
 
 
@@ -152,6 +154,11 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
         "on_active_path": found.on_active_path,
         "repaired": found.repaired,
         "error_kind": found.error_kind,
+        "verdict": found.verdict,
+        "verdict_reason": found.verdict_reason,
+        "culprit_state_id": found.culprit_state_id,
+        "culprit_by": found.culprit_by,
+        "caused_error": found.caused_error,
         "hint": found.hint,
         "next": results,
     }
@@ -159,11 +166,18 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
 
 
 @app.command
-def redact(file: Path, /, *, as_json: JsonOption = False) -> None:
+def redact(
+    file: Path,
+    /,
+    *,
+    review: Annotated[bool, Parameter(negative="")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Print what redaction would replace in a file, and why; changes nothing.
 
     Args:
         file: any text file; in a session (.jsonl) or .json file, the decoded strings are checked.
+        review: print what would be left but scores just below the threshold, instead.
     """
     from composer_pipeline.redaction.redact import explain_file
 
@@ -176,16 +190,22 @@ def redact(file: Path, /, *, as_json: JsonOption = False) -> None:
             "file": str(file),
             "counts": found.counts,
             "replacements": [asdict(r) for r in found.replacements],
+            "review": [asdict(item) for item in found.review],
         }
         sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
         return
-    table = Table("place", "rule", "what", "becomes")
-    for r in found.replacements:
+    table = Table(*(("place", "score", "what", "evidence") if review else
+                    ("place", "rule", "what", "becomes")))  # fmt: skip
+    for r in () if review else found.replacements:
         table.add_row(r.place, r.rule, f"{r.shown} ({r.length})", r.new)
+    for item in found.review if review else ():
+        what = f"{item.shown} ({item.length})"
+        table.add_row(item.place, f"{item.score:.1f}", what, ", ".join(item.evidence))
     console = Console()
-    console.print(table, markup=False) if found.replacements else None
+    console.print(table, markup=False) if table.row_count else None
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(found.counts.items()))
     console.print(counts or "nothing would be replaced", markup=False)
+    console.print(f"left for review (--review): {len(found.review)}", markup=False)
 
 
 #: Messages of a prefix: the first and the last few in one line each, the last two in full.
@@ -231,7 +251,21 @@ def show_state(console: Console, state: TraceState, following: Sequence[Mapping[
     for block in following:
         error = block.get("is_error") is True
         console.print(Text(_cut_block(block_text(block), _RESULT), style="red" if error else ""))
+    _show_mistake(console, state)
+
+
+def _show_mistake(console: Console, state: "TraceState") -> None:
+    """Print the chain edit, failure and whose mistake it was, then the hint."""
+    if state.caused_error not in (None, state.state_id):
+        console.rule("what it caused", style="yellow")
+        console.print(Text(f"the error turn {state.caused_error}"))
     if state.error_kind:
+        if state.verdict:
+            console.rule(f"whose mistake: {state.verdict}", style="yellow")
+            console.print(Text(f"{state.verdict_reason}: {state.verdict_evidence}", style="dim"))
+        if state.culprit_state_id not in (None, state.state_id):
+            how = f"found by {state.culprit_by}, confidence {state.culprit_confidence:.2f}"
+            console.print(Text(f"caused by state {state.culprit_state_id}, {how}"))
         console.rule(f"hint: {state.error_kind}", style="yellow")
         target = {None: "", -1: ", about the whole action"}.get(
             state.hint_call, f", about call {state.hint_call}"

@@ -23,6 +23,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.schema import DATASETS, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.windows import RowCutter
 
@@ -105,7 +106,8 @@ def build_dataset(
     Raises:
         InputError: the share is out of range, nothing was normalised yet, a list of benchmarks
             or the consent file is wrong, or there is no such tokenizer.
-        ComposerError: a group, session or prompt is in two splits.
+        ComposerError: a group, session or prompt is in two splits, or a row holds something that
+            publishing would refuse; the former dataset stays.
         StorageError: the lake is not writable.
     """
     if not 0 <= validation_share < 1:
@@ -199,21 +201,23 @@ def _write(lake: Lake, pieces: Pieces, plan: SplitPlan) -> tuple[Counter[str], O
     All files are written before the first becomes visible; until the last one is, and the manifest
     after it, there is no build in the lake.
     """
-    tiers, overlap = Counter[str](), Overlap()
+    tiers, overlap, findings = Counter[str](), Overlap(), Findings(Scanner(lake))
     compare = {TRAIN: overlap.train, VALIDATION: overlap.validation}
     with ExitStack() as stack:
         writers = []
-        for table, split in product(CONFIGS.values(), SPLITS):
-            writer = lake.writer(table, split=split)
+        for (config, table), split in product(CONFIGS.items(), SPLITS):
+            writer, at = lake.writer(table, split=split), 0
             stack.callback(writer.discard)
             writers.append(writer)
             for name, keys in plan.members(split, pieces.keys(table)):
                 for group in row_groups(_kept(pieces, plan, table, keys)):
                     rows = filled(group, "group_id", name).cast(TABLES[table].schema)
+                    at = findings.rows(rows, f"{config}/{split}", at)
                     writer.write_group(rows)
                     if table == "dataset_pairs":
                         tiers.update(rows["tier"].to_pylist())
                         compare[split](rows)
+        findings.refuse()
         lake.remove(Lake.BUILD)
         for writer in writers:
             writer.commit()

@@ -27,7 +27,7 @@ from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.eligibility import Reply
-from composer_pipeline.preferences.pairs import drop
+from composer_pipeline.preferences.pairs import OWN_SOURCES, drop
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote import Vote
 
@@ -170,6 +170,10 @@ class Terms:
         The pair gets ``chosen_licenses`` and ``chosen_terms``, parallel to its ``chosen_models``;
         of several answers of one model the loosest terms count.
         """
+        if row.get("source") in OWN_SOURCES:
+            models = row["chosen_models"]
+            return {**row, "chosen_licenses": [""] * len(models),
+                    "chosen_terms": [AGENT] * len(models)}, None  # fmt: skip
         answers, nobody = {r.teacher: Answer.of(r) for r in replies}, Answer("", "", UNKNOWN)
         chosen = [answers.get(name, nobody) for name in row["chosen_teachers"]]
         if refused := self._refused(chosen):

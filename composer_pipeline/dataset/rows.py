@@ -18,7 +18,7 @@ from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import PICO
 from composer_pipeline.preferences.eligibility import Reply, is_usable, reply_age
-from composer_pipeline.preferences.hints import recoveries, succeeded
+from composer_pipeline.preferences.hints import Recovery, recoveries, succeeded
 from composer_pipeline.preferences.vote import Vote, vote
 from composer_pipeline.states.state import TraceState, draw
 from composer_pipeline.training.windows import RowCutter
@@ -343,12 +343,12 @@ def _tool_texts(toolset: Toolset, kept: dict[str, list[str]]) -> list[str]:
     return kept[toolset.digest]
 
 
-def _hint(hint: Row, recovered: Action | None) -> Row:
+def _hint(hint: Row, recovered: Recovery | None) -> Row:
     return {
         "hint": hint["text"],
         "source": hint["source"],
         "span_call": hint["span_call"],
-        "recovery": [action_message(recovered)] if recovered is not None else None,
+        "recovery": [action_message(recovered.action)] if recovered is not None else None,
     }
 
 

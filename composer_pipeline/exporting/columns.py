@@ -32,9 +32,10 @@ from composer_pipeline.lake.schema import DATASETS, JSON_LIST
 from composer_pipeline.lake.store import Lake, remember_exports
 from composer_pipeline.preferences.contamination import is_dropped
 from composer_pipeline.preferences.hints import SOURCE, consensus_hint
-from composer_pipeline.preferences.pairs import RECORDED
+from composer_pipeline.preferences.pairs import OWN_SOURCES, RECORDED
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote_rows import CONFIRMED
+from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.reports import Progress, Report
 
 Row = dict[str, Any]
@@ -111,6 +112,8 @@ def _sdpo(lake: Lake, left: Counter[str], *, full_arguments: bool) -> Iterator[R
     columns = ["session_id", "project"]
     project = {r["session_id"]: r["project"] for r in lake.iter_rows("sessions", columns=columns)}
     for row in lake.iter_rows("dataset_pairs"):
+        if row.get("source") in OWN_SOURCES:  # nobody was asked
+            continue
         cwd = project.get(row["session_id"]) or ""
         hint = consensus_hint(row, cwd=cwd, full_arguments=full_arguments)
         if hint is None:
@@ -227,6 +230,7 @@ def export(
     Raises:
         InputError: an unknown format, no dataset, no row, bad samples, or a path that cannot
             be written.
+        ComposerError: a row holds something private; nothing is written.
     """
     if form not in FORMATS:
         raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}, atif, pi")
@@ -268,8 +272,9 @@ def _write(
     whole = out.suffix == ending
     paths = {split: out if whole else out / f"{split}{ending}" for split in SPLITS}
     open_files: dict[Path, _File] = {}
+    findings = Findings(Scanner(lake))
     with ExitStack() as stack:
-        for row in rows:
+        for number, row in enumerate(rows):
             path = paths[row["split"]]
             if path not in open_files:
                 what = f"--out {path}"
@@ -278,7 +283,9 @@ def _write(
                     else TableFile(path, COLUMNS[form], what)
                 )  # fmt: skip
                 stack.callback(file.discard)
+            findings.row(row, f"--out {path}", number)
             open_files[path].add(row)
+        findings.refuse()
         if not open_files:
             why = ", ".join(f"{n} {reason}" for reason, n in sorted(left.items()))
             raise InputError("nothing to export" + (f": {why}" if why else ""))

@@ -12,6 +12,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.exporting import atif, pi
 from composer_pipeline.files import replace, writing
 from composer_pipeline.lake.store import Lake, exports, remember_exports
+from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.load import WholeSession, whole_sessions
 
@@ -52,6 +53,7 @@ def export_sessions(
     Raises:
         InputError: an unknown format, no session, or a folder that cannot be one.
         StorageError: it cannot be written.
+        ComposerError: sessions hold something private; the others are written.
     """
     if form not in FORMATS:
         raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}")
@@ -59,8 +61,14 @@ def export_sessions(
     if folder.suffix or folder.is_file():
         raise InputError(f"--out {out}: format {form} writes a file for each session to a folder")
     written: set[Path] = set()
+    findings = Findings(Scanner(lake))
     count = states = 0
     for session, files in _files(lake, form, sessions):
+        before = len(findings)
+        for name, data in files.items():
+            findings.file(name, data, f"--out {folder / name}")
+        if len(findings) > before:
+            continue
         paths = {folder / name: data for name, data in files.items()}
         remember_exports(lake, paths, "--out")
         for path, data in paths.items():
@@ -69,9 +77,10 @@ def export_sessions(
         count, states = count + 1, states + len(session.states)
         if progress:
             progress("export", count, 0)
-    if not count:
+    if not count and not findings:
         raise InputError(f"lake {lake.url} has no session to export; run ingest first")
     _remove_others(lake, folder.absolute(), FORMATS[form], written)
+    findings.refuse()
     return SessionsReport(form, str(out), count, states, len(written))
 
 

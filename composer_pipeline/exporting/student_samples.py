@@ -126,6 +126,8 @@ def sampled_pairs(
                     followed_by_correction=None,
                     reverted=None,
                     tests_passed=None,
+                    verdict=None,
+                    caused_error=None,
                 )
                 usable = replies.get(state.state_id, [])
                 outcome = vote(sampled, usable)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from composer_pipeline.actions import Action
+from composer_pipeline.actions import Action, ToolCall, chat_calls
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_usd
@@ -52,7 +52,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         false with ``status`` and ``detail``; else its ``action``, ``family``, ``cluster``
         counted from 1 or ``None`` if it has no vote, ``level_to_agent`` and
         ``level_to_winner`` with a reason each, ``cost_usd``), ``fate`` what each later stage
-        did with the pair.
+        did with the pair. Of a pair of the agent against itself ``reason`` is its source.
 
     Raises:
         InputError: no pair or state has this id, or several do.
@@ -64,7 +64,8 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
     semantic = _recorded_judgements(lake, state, replies)
     outcome = vote(state, replies, semantic=semantic)
     reason = reason_of(outcome, len(rows))
-    return {
+    own = _own_pair(lake, state, pair_id)
+    facts = {
         "pair_id": pair_id or None,
         "state_id": state_id,
         "session_id": state.session_id,
@@ -82,9 +83,37 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         "chosen": _action_json(outcome.winner_action) if outcome.winner_action else None,
         "teachers": _reply_entries(state, rows, replies, outcome, semantic),
         "error_kind": state.error_kind,
+        "verdict": state.verdict,
+        "caused_error": state.caused_error,
         "hint": state.hint,
         "fate": _fate(lake, state, pair_id),
     }
+    if own is not None:
+        calls = (ToolCall(name, dict(given)) for name, given in chat_calls(own["chosen"]))
+        facts |= {
+            "reason": own["source"],
+            "why": _OWN[own["source"]].format(**own),
+            "tier": own["source"],
+            "chosen": _action_json(Action("", tuple(calls))),
+        }
+    return facts
+
+
+#: Why a pair stands that no teacher made.
+_OWN = {
+    "fixup": "The agent mended this edit itself {distance} states later, and the check passes in"
+    " state {verified_by}; the fix is folded in. It said: {evidence}",
+    "recovery": "The agent's own call {distance} states later worked in its place (state"
+    " {verified_by}). It said: {evidence}",
+}
+
+
+def _own_pair(lake: Lake, state: TraceState, pair_id: str) -> dict[str, Any] | None:
+    """Return the pair if the agent made it against itself."""
+    columns = ["pair_id", "source", "chosen", "evidence", "distance", "verified_by"]
+    rows = lake.rows("pairs", days=[state.day], columns=columns) if pair_id else []
+    mine = (row for row in rows if row["pair_id"] == pair_id and row["source"] in _OWN)
+    return next(mine, None)
 
 
 def _reply_entries(

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, NamedTuple
 
 from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall, chat_calls
 from composer_pipeline.files import strings
@@ -61,8 +61,8 @@ def _ngrams(text: str, size: int = _NGRAM) -> set[tuple[str, ...]]:
     return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
 
 
-#: Not the agent's fault: a parallel call failed, and this one was cancelled.
-_EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})
+#: Verdicts whose error turns teach something.
+TEACHING = ("mistake", "revealed", "user_choice")
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,17 @@ def hints_derivation(day: str) -> Derivation:
 
 
 def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
-    columns = ["state_id", "session_id", "error_kind", "hint", "hint_source", "hint_call"]
-    states = lake.rows("states", days=[day], columns=columns)
-    usable = {state["state_id"]: state for state in states if state["hint"]}
+    columns = [
+        "state_id", "session_id", "error_kind", "hint", "hint_source", "verdict", "lesson",
+        "culprit_state_id", "culprit_call", "culprit_by", "culprit_confidence",
+    ]  # fmt: skip
+    usable: dict[str, dict[str, Any]] = {}
+    for row in lake.rows("states", days=[day], columns=columns):
+        if row["verdict"] in TEACHING and row["culprit_state_id"] and row["lesson"]:
+            usable.setdefault(row["culprit_state_id"], row)  # each action is taught once
     rows = []
     for done, state in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
-        row = hint_row({**usable[state.state_id], "action": state.action_json})
-        if row is not None:
-            rows.append(row)
+        rows.append(hint_row(usable[state.state_id], state.action))
         if progress:
             progress(f"hints {day}", done, len(usable))
     rows.sort(key=lambda row: str(row["state_id"]))
@@ -139,20 +142,22 @@ def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
     )
 
 
-def hint_row(state: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row of the table ``hints`` for a state, or ``None`` if it has no usable hint."""
-    text = (state["hint"] or "").strip()
-    if not text or state["error_kind"] in _EXCLUDED_KINDS:
-        return None
-    call = -1 if state["hint_call"] is None else int(state["hint_call"])
-    span = span_text(Action.from_json(state["action"]), call)
+def hint_row(error: Mapping[str, Any], action: Action) -> dict[str, Any]:
+    """Return the row of the table ``hints`` for an error turn and the action that caused it."""
+    text = error["lesson"].strip()
+    span = span_text(action, error["culprit_call"])
     return {
-        "state_id": state["state_id"],
-        "session_id": state["session_id"],
-        "source": state["hint_source"],
-        "error_kind": state["error_kind"],
+        "state_id": error["culprit_state_id"],
+        "session_id": error["session_id"],
+        "source": error["hint_source"],
+        "error_kind": error["error_kind"],
+        "error_state_id": error["state_id"],
+        "verdict": error["verdict"],
+        "culprit_by": error["culprit_by"],
+        "confidence": error["culprit_confidence"],
         "text": text,
-        "span_call": call,
+        "whole": error["hint"],
+        "span_call": error["culprit_call"],
         "span_text": span,
         "leakage": leakage(text, span),
     }
@@ -256,7 +261,25 @@ _COMMON = frozenset({"cd", "echo", "printf", "export", "set", "source", "true", 
 _REMINDER = "<system-reminder>"
 
 
-def recoveries(states: Iterable[TraceState], failed_calls: Mapping[str, int]) -> dict[str, Action]:
+class Recovery(NamedTuple):
+    """The agent's own later call that worked in place of a failed one.
+
+    ``state_id`` is the state that made it, ``distance`` how many states later.
+    """
+
+    call: ToolCall
+    state_id: str
+    distance: int
+
+    @property
+    def action(self) -> Action:
+        """The call alone: its text may mention the error, which the failed state had not seen."""
+        return Action("", (self.call,))
+
+
+def recoveries(
+    states: Iterable[TraceState], failed_calls: Mapping[str, int]
+) -> dict[str, Recovery]:
     """Return state id to the one call that worked later, for the error turns that have one.
 
     ``failed_calls`` is state id to the index of the failed call; -1 is the whole action.
@@ -264,7 +287,7 @@ def recoveries(states: Iterable[TraceState], failed_calls: Mapping[str, int]) ->
     chains: dict[str, list[TraceState]] = defaultdict(list)
     for state in states:
         chains[state.chain_id].append(state)
-    found: dict[str, Action] = {}
+    found: dict[str, Recovery] = {}
     for chain in chains.values():
         chain.sort(key=lambda state: state.n_messages)
         for i, state in enumerate(chain):
@@ -272,8 +295,7 @@ def recoveries(states: Iterable[TraceState], failed_calls: Mapping[str, int]) ->
                 call = _failed_call(state.action, failed_calls[state.state_id])
                 better = call and _recovery(state, call, chain[i + 1 : i + 2 + LATER_STATES])
                 if better:
-                    # Its text may mention the error, which the failed state had not seen.
-                    found[state.state_id] = Action("", (better,))
+                    found[state.state_id] = better
     return found
 
 
@@ -284,11 +306,11 @@ def _failed_call(action: Action, index: int) -> ToolCall | None:
     return calls[index] if index < len(calls) else None
 
 
-def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -> ToolCall | None:
+def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -> Recovery | None:
     """Return the first later call that replaces ``call``; the last state only shows results."""
     place = Place(failed.cwd or "")
     seen = failed.n_messages
-    for state, after in pairwise(later):
+    for distance, (state, after) in enumerate(pairwise(later), start=1):
         if any(_from_user(message) for message in state.messages[seen:]):
             return None
         seen = state.n_messages
@@ -296,15 +318,18 @@ def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -
             answered = _answered(after.messages[seen:])
             for other in state.action.tool_calls:
                 if other.id in answered and _replaces(other, call, place):
-                    return other
+                    return Recovery(other, state.state_id, distance)
         if mutates(state.action):
             return None
     return None
 
 
 def succeeded(state: TraceState) -> bool:
-    """Return True if nothing in the trace speaks against a state's action."""
-    bad = state.followed_by_error, state.followed_by_correction, state.interrupted, state.reverted
+    """Return True if nothing in the trace speaks against a state's action, then or later."""
+    bad = (
+        state.followed_by_error, state.followed_by_correction, state.interrupted, state.reverted,
+        state.caused_error,
+    )  # fmt: skip
     return state.error_kind is None and not any(bad) and state.tests_passed is not False
 
 

@@ -6,19 +6,21 @@ with the rule that dropped it, in ``drops``.
 
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.actions import Action
+from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.convert import action_message, to_chat
 from composer_pipeline.chat.tools import Toolset, Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.provenance import Derivation, FileStamps, recorded
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.actions.canonical import Level, canonical
+from composer_pipeline.preferences.actions.canonical import Level, canonical, mutates
 from composer_pipeline.preferences.actions.levels import Semantic
 from composer_pipeline.preferences.actions.shell_parse import Place
 from composer_pipeline.preferences.contamination import (
@@ -27,6 +29,7 @@ from composer_pipeline.preferences.contamination import (
     is_dropped,
 )
 from composer_pipeline.preferences.eligibility import loosest_terms, read_replies, usable_replies
+from composer_pipeline.preferences.hints import recoveries
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
 from composer_pipeline.preferences.vote import Vote, home_of, vote
 from composer_pipeline.preferences.vote_rows import CONFIRMED, first_tool, vote_row
@@ -37,16 +40,23 @@ from composer_pipeline.versions import CONVERTER_VERSION, PAIRS_VERSION
 
 #: The stage of these drops.
 STAGE = "pairs"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 #: The student of a pair whose rejected side is the agent's action in the trace.
 RECORDED = "recorded"
+#: Sources of pairs whose chosen side is the agent's own.
+OWN_SOURCES = frozenset({"fixup", "recovery"})
 
 Row = dict[str, Any]
 
 
 def hindsight(state: TraceState, weights: Hindsight) -> tuple[str, float, str]:
-    """Return (outcome, weight, reason) of the agent's action, by what became of it."""
-    for reason in ("followed_by_correction", "reverted", "followed_by_error"):
+    """Return (outcome, weight, reason) of the agent's action, by what became of it.
+
+    An error that follows counts only where the action is to blame for it, or nobody judged it.
+    """
+    for reason in ("followed_by_correction", "reverted", "caused_error", "followed_by_error"):
+        if reason == "followed_by_error" and state.verdict not in (None, "mistake"):
+            continue
         if getattr(state, reason):
             return "student_bad", weights.student_bad, reason
     if state.tests_passed:
@@ -59,7 +69,7 @@ def select(
 ) -> tuple[list[Row], list[Row]]:
     """Return (pairs kept, rows of ``drops``); ``evidence`` of contamination is by session id.
 
-    Of a session with more pairs than the cap, gold stays before silver, then the heavier, then
+    Of a session with more pairs than the cap, gold stays before the others, then the heavier, then
     the wider margin, then the lower hash of the pair.
     """
     kept: list[Row] = []
@@ -67,10 +77,12 @@ def select(
     for row in candidates:
         found = evidence.get(row["session_id"], [])
         if is_dropped(found, rules.contamination):
-            drops.append(drop(row, "0:contamination", "session", "evidence", "; ".join(found), ""))
+            step = _step("0:contamination", row)
+            drops.append(drop(row, step, "session", "evidence", "; ".join(found), ""))
         elif row["weight"] == 0:
             reason = row["weight_reason"]
-            drops.append(drop(row, "1:hindsight", "outcome", row["outcome"], reason, "weight 0"))
+            step = _step("1:hindsight", row)
+            drops.append(drop(row, step, "outcome", row["outcome"], reason, "weight 0"))
         else:
             kept.append(row)
     cap = rules.max_pairs_per_session
@@ -84,8 +96,15 @@ def select(
         if number <= cap:
             within.append(row)
         else:
-            drops.append(drop(row, "2:session_cap", "session_id", "rank", str(number), f"<= {cap}"))
+            step = _step("2:session_cap", row)
+            drops.append(drop(row, step, "session_id", "rank", str(number), f"<= {cap}"))
     return within, drops
+
+
+def _step(step: str, row: Row) -> str:
+    """Name the source of a pair that no vote made."""
+    source = row.get("source", "teachers")
+    return step if source == "teachers" else f"{step}:{source}"
 
 
 def drop(row: Row, step: str, field: str, stat: str, value: str, bound: str) -> Row:
@@ -148,16 +167,10 @@ def pair_row(
     if winner is None:
         raise ValueError(f"state {state.state_id}: the vote has no winner")
     place = Place(state.cwd, home_of(state.cwd))
-    result, weight, reason = hindsight(state, weights or Hindsight())
-    chosen, rejected = [one_style(winner, tools)], [one_style(state.action, tools)]
-    pair = f"{state.state_id}\n{canonical(winner, place)}".encode("utf-8", "surrogatepass")
     return {
-        "pair_id": hashlib.blake2b(pair, digest_size=16).hexdigest(),
-        "state_id": state.state_id,
-        "session_id": state.session_id,
-        "project": state.project,
-        "chosen": chosen,
-        "rejected": rejected,
+        **_sides(state, winner, tools, weights or Hindsight()),
+        "pair_id": _pair_id(state.state_id, canonical(winner, place)),
+        "source": "teachers",
         "tier": outcome.tier,
         "n_teachers": outcome.n_usable,
         "n_agree": outcome.n_agree,
@@ -167,26 +180,115 @@ def pair_row(
         "agreement": outcome.n_agree / outcome.n_families,
         "chosen_models": sorted({reply.model for reply in outcome.members}),
         "chosen_families": sorted({reply.family for reply in outcome.members}),
-        "rejected_model": state.model,
-        "tool_chosen": first_tool(winner),
-        "tool_rejected": first_tool(state.action),
-        "turn": state.turn,
-        "error_turn": state.error_kind is not None,
         "mutating": outcome.mutating,
         "simulated": any(reply.simulated for reply in outcome.voters),
         "cost_picodollars": cost,
-        "schema_version": SCHEMA_VERSION,
         "margin": outcome.margin,
         "entropy": outcome.entropy,
         "chosen_teachers": sorted(reply.teacher for reply in outcome.members),
+        "training_terms": loosest_terms(outcome.voters),
+    }
+
+
+def _sides(state: TraceState, better: Action, tools: Toolset, weights: Hindsight) -> Row:
+    """Return the columns that every pair has, whoever made the better side."""
+    result, weight, reason = hindsight(state, weights)
+    chosen, rejected = [one_style(better, tools)], [one_style(state.action, tools)]
+    return {
+        "state_id": state.state_id,
+        "session_id": state.session_id,
+        "project": state.project,
+        "chosen": chosen,
+        "rejected": rejected,
+        "rejected_model": state.model,
+        "tool_chosen": first_tool(better),
+        "tool_rejected": first_tool(state.action),
+        "turn": state.turn,
+        "error_turn": state.error_kind is not None,
+        "schema_version": SCHEMA_VERSION,
         "length_ratio": len(json.dumps(chosen)) / len(json.dumps(rejected)),
         "outcome": result,
         "weight": weight,
         "weight_reason": reason,
         "contamination": [],
         "student": RECORDED,
-        "training_terms": loosest_terms(outcome.voters),
     }
+
+
+def own_pairs(
+    states: Sequence[TraceState], tools: Toolsets, *, weights: Hindsight | None = None
+) -> list[Row]:
+    """Return the pairs of the agent against itself, without their prompts; nobody is asked.
+
+    *Fix-up*: an edit that caused a failure against the same edit with the session's own later fix
+    folded in. *Recovery*: a call that was a mistake against the agent's own later call that worked.
+    """
+    failed = {
+        state.state_id: state.culprit_call
+        for state in states
+        if state.verdict == "mistake" and state.culprit_call is not None
+    }
+    better = recoveries(states, failed)
+    by_id = {state.state_id: state for state in states}
+    found = []
+    for state in states:
+        if state.fixed_action is not None:
+            error = by_id.get(state.caused_error or "")
+            action = Action.from_json(state.fixed_action)
+            about: Row = {
+                "source": "fixup",
+                "evidence": error.verdict_evidence if error else None,
+                "distance": state.fix_distance,
+                "verified_by": state.fix_verified_by,
+            }
+        elif (recovery := better.get(state.state_id)) and not _UNREAD.search(state.hint or ""):
+            action = _replaced(state.action, failed[state.state_id], recovery.call)
+            about = {
+                "source": "recovery",
+                "evidence": state.verdict_evidence,
+                "distance": recovery.distance,
+                "verified_by": recovery.state_id,
+            }
+        else:
+            continue
+        sides = _sides(state, action, tools.of(state), weights or Hindsight())
+        if sides["chosen"] != sides["rejected"]:
+            found.append({**sides, **_NOBODY, **about, **_own(state, action, about["source"])})
+    return found
+
+
+#: What no other edit avoids: the file had to be read first.
+_UNREAD = re.compile(r"has not been read|modified since read")
+
+#: The columns of a vote that nobody held.
+_NOBODY: Row = {
+    "n_teachers": 0, "n_agree": 0, "n_families": 0, "agreement": 0.0, "winner_level": None,
+    "student_level": None, "margin": 0.0, "entropy": 0.0, "simulated": False,
+    "cost_picodollars": 0, "chosen_families": [], "chosen_teachers": [], "training_terms": None,
+}  # fmt: skip
+
+
+def _pair_id(*parts: str) -> str:
+    pair = "\n".join(parts).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(pair, digest_size=16).hexdigest()
+
+
+def _own(state: TraceState, action: Action, source: str) -> Row:
+    place = Place(state.cwd, home_of(state.cwd))
+    return {
+        "pair_id": _pair_id(state.state_id, source, canonical(action, place)),
+        "tier": source,
+        "chosen_models": [state.model] if state.model else [],
+        "mutating": mutates(action) or mutates(state.action),
+    }
+
+
+def _replaced(action: Action, index: int, call: ToolCall) -> Action:
+    """Return an action with one call replaced; the id stays, and so does the text."""
+    calls = list(action.tool_calls)
+    index = index if 0 <= index < len(calls) else 0
+    calls[index] = ToolCall(call.name, call.arguments, calls[index].id)
+    return Action(action.text, tuple(calls))
 
 
 def prompt_of(state: TraceState, tools: Toolset) -> dict[str, Any]:
@@ -215,9 +317,10 @@ class PairFigures(Report):
     """The counts of a day, or of several together.
 
     ``voted`` are the states with at least two families, ``consensus`` those with a winner,
-    ``confirmed`` those whose winner agrees with the agent. ``by_tool`` counts pairs by the chosen
-    tool, ``by_reason`` states by the outcome of their vote (``vote_rows.REASONS``), ``drops``
-    the pairs that a rule of the recipe left out.
+    ``confirmed`` those whose winner agrees with the agent. ``by_source`` counts pairs of teachers,
+    fix-ups and recoveries, ``by_tool`` pairs by the chosen tool, ``by_reason`` states by the
+    outcome of their vote (``vote_rows.REASONS``), ``drops`` the pairs that a rule of the recipe
+    left out.
     """
 
     states: int = 0
@@ -226,6 +329,7 @@ class PairFigures(Report):
     confirmed: int = 0
     pairs: int = 0
     by_tier: dict[str, int] = field(default_factory=dict)
+    by_source: dict[str, int] = field(default_factory=dict)
     by_tool: dict[str, int] = field(default_factory=dict)
     by_reason: dict[str, int] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
@@ -247,6 +351,9 @@ def build_pairs(
     progress: Progress | None = None,
 ) -> PairsReport:
     """Vote on every state of some days and write ``votes``, ``pairs`` and ``drops``.
+
+    Where no vote makes a pair, the agent may make one against itself (:func:`own_pairs`), which
+    needs no teacher and no money.
 
     The same states, replies and rules give the same bytes. A day without pairs gets an
     empty partition, so that a second run leaves nothing stale.
@@ -275,7 +382,7 @@ def build_pairs(
             by_day[day] = _build_day(lake, day, rules, benchmarks, judge, progress)
     parts = by_day.values()
     counts = ("states", "voted", "consensus", "confirmed", "pairs")
-    groups = ("by_tier", "by_tool", "by_reason", "drops")
+    groups = ("by_tier", "by_source", "by_tool", "by_reason", "drops")
     totals: dict[str, Any] = {
         **{name: sum(getattr(part, name) for part in parts) for name in counts},
         **{name: add_counts(getattr(part, name) for part in parts) for name in groups},
@@ -313,6 +420,11 @@ def _build_day(
             )
         if progress:
             progress(f"pairs {day}", done, len(states))
+    voted_pairs = {row["state_id"] for row in candidates}
+    ours = states.values() if rules.own_pairs else ()
+    for _, session in groupby(ours, key=lambda state: state.session_id):
+        own = own_pairs(list(session), tools, weights=rules.hindsight)
+        candidates += [row for row in own if row["state_id"] not in voted_pairs]
     evidence = contaminated_sessions(states.values(), benchmarks)
     for row in (*votes, *candidates):
         row["contamination"] = evidence.get(row["session_id"], [])
@@ -334,6 +446,7 @@ def _build_day(
         confirmed=sum(row["reason"] in CONFIRMED for row in votes),
         pairs=len(kept),
         by_tier=_count(row["tier"] for row in kept),
+        by_source=_count(row["source"] for row in kept),
         by_tool=_count(row["tool_chosen"] for row in kept),
         by_reason=_count(row["reason"] for row in votes),
         drops=_count(row["op"] for row in drops),

@@ -409,10 +409,10 @@ _STAGES: dict[str, tuple[str, str]] = {
         "SELECT DISTINCT day || ' ' || sha256 AS id, 'sessions' AS place, day, sha256 AS why"
         " FROM sessions",
     ),
-    # Every error turn with a message has a hint.
+    # Every action that an error turn blames has a hint.
     "hints": (
-        "SELECT state_id AS id, day FROM states WHERE trim(hint) <> ''"
-        " AND coalesce(error_kind, '') NOT IN ('cancelled', 'sibling_cancelled', 'sibling')",
+        "SELECT DISTINCT culprit_state_id AS id, day FROM states WHERE trim(lesson) <> ''"
+        " AND culprit_state_id <> ''",
         "SELECT state_id AS id, 'hints' AS place, day, source AS why FROM hints",
     ),
     # Every state is in the table of votes, with a reason.
@@ -420,11 +420,13 @@ _STAGES: dict[str, tuple[str, str]] = {
         "SELECT state_id AS id, day FROM states",
         "SELECT state_id AS id, 'votes' AS place, day, reason AS why FROM votes",
     ),
-    # Every vote for a pair is a pair, or dropped by a rule.
+    # Every vote for a pair is a pair, or dropped by a rule. The agent against itself has no vote.
     "pairs": (
         "SELECT state_id AS id, day FROM votes WHERE reason = 'pair'",
-        "SELECT state_id AS id, 'pairs' AS place, day, tier AS why FROM pairs UNION ALL"
-        " SELECT state_id, 'drops', day, op FROM drops WHERE stage = 'pairs'",
+        "SELECT state_id AS id, 'pairs' AS place, day, tier AS why FROM pairs"
+        " WHERE coalesce(source, 'teachers') = 'teachers' UNION ALL"
+        " SELECT state_id, 'drops', day, op FROM drops WHERE stage = 'pairs'"
+        " AND NOT (ends_with(step, ':fixup') OR ends_with(step, ':recovery'))",
     ),
     "normalize": (
         "SELECT pair_id AS id, day FROM pairs",

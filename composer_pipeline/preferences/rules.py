@@ -67,6 +67,7 @@ class PreferenceRules(_Model):
     """A preference recipe: which pairs are kept, and the bounds of their checks."""
 
     max_pairs_per_session: Annotated[int, Field(ge=1)] | None = 50
+    own_pairs: bool = True
     hindsight: Hindsight = Hindsight()
     contamination: Contamination = Contamination()
     terms: Terms = Terms()

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.traces.diagnostics import clean, run_result
+from composer_pipeline.traces.edits import EDITS, Author, command_of
 from composer_pipeline.traces.graph_nodes import Call, Node
 from composer_pipeline.traces.records import LineStats
 from composer_pipeline.traces.trajectory import Trajectory
@@ -104,6 +106,8 @@ _SOFT = line_start(
 )
 
 _COUNTED = re.compile(r"\b[1-9]\d* (?:failed|failing)\b")
+#: What `git commit` prints when it has committed.
+_COMMITTED = re.compile(r"^\[\S+(?: \(root-commit\))? [0-9a-f]{7,}\] .*$", re.MULTILINE)
 
 #: What a result must hold before its text is decoded and read.
 MAY_BE_SOFT = re.compile(
@@ -138,20 +142,20 @@ def looks_failed(command: str, output: str) -> bool:
     names = [match[0] for match in programs if match]
     if not names or all(_READER.fullmatch(name) for name in names):
         return False
-    if " fail" in output and _COUNTED.search(output):
+    result = run_result(output)
+    if result is not None and not result.passed:
         return True
-    return _SOFT(output)
-
-
-def command_of(call: Call) -> str:
-    """Return the command line of a call; empty if it has none."""
-    arguments = call.input
-    command = arguments.get("command") if isinstance(arguments, dict) else None
-    return command if isinstance(command, str) else ""
+    done = result.end if result is not None else 0
+    if "git" in command and (commits := list(_COMMITTED.finditer(output))):
+        done = max(done, commits[-1].end())
+    # What tests and hooks print before they pass is not how the command ended.
+    rest = output[done:]
+    if " fail" in rest and result is None and _COUNTED.search(rest):
+        return True
+    return _SOFT(rest)
 
 
 WHOLE_ACTION = -1
-EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 
 #: A call that was not made because one beside it failed: not a mistake.
 CANCELLED = re.compile(
@@ -193,7 +197,7 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
     for position, call in enumerate(node.calls):
         if (error := call.error) is None:
             continue
-        text = error.strip()
+        text = clean(error).strip()
         if CANCELLED.match(text):
             continue
         if text.startswith(REJECTION):
@@ -228,7 +232,7 @@ def _soft_failure(node: Node) -> Failure | None:
             or (result := call.result) is None
         ):
             continue
-        text = result.strip()
+        text = clean(result).strip()
         if looks_failed(command_of(call), text):
             return Failure("soft_failure", text, "soft_failure", position)
     return None
@@ -247,12 +251,13 @@ _FAILED = line_start(
     r"FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*"
 )
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|test result: FAILED")
+_NOT_RUN = re.compile(
+    r"^(?:Exit code \d+\n)?(?:\([a-z]+\)|\S*/?(?:bash|zsh|sh)): ?(?:line )?(?:\S*:)*.*"
+    r"(?:no such file or directory|not found|parse error|syntax error|permission denied)",
+    re.IGNORECASE,
+)
 _PASSED = line_start(r"ok\b|PASS\b|--- PASS|OK\b")
 _PASSED_COUNT = re.compile(r"\b[1-9]\d* (?:passed|passing)\b|test result: ok|BUILD SUCCESS")
-_UNDO = re.compile(
-    r"\bgit\s+(?:checkout\s+(?:\S+\s+)?(?:--\s+)?(?P<a>[\w./-]+)|restore\s+(?:--\S+\s+)*(?P<b>[\w./-]+)"
-    r"|reset\s+--hard|revert\b|stash\b(?!\s+(?:list|show|pop|apply)))"
-)
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -269,26 +274,30 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 _NO_OUTCOME = Outcome()
 
 
-def outcomes(graph: Trajectory, active: set[int]) -> list[Outcome | None]:
+def outcomes(
+    graph: Trajectory, active: set[int], taken_back: Iterable[Author] = ()
+) -> list[Outcome | None]:
     """Return the outcome of each node that is a state; ``active`` are the nodes of the active path.
 
-    A state is *reverted* when its edits were undone with git further down its path, or
-    when it stands on an abandoned branch. Tests *passed* only if the output says so.
+    A state is *reverted* when all its edits were ``taken_back`` (:func:`edits.undone`), or when it
+    stands on an abandoned branch. Tests *passed* only if the output says so.
     """
     found = [_own_outcome(node) if node.is_state else None for node in graph.nodes]
     has_leaf_below = {graph.nodes[number].parent for number in active}
     for number, outcome in enumerate(found):
         if outcome is not None and number not in active:
             _mark(found, number, reverted=_rewound(graph, number, active, has_leaf_below))
-    for number, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         parent = node.parent
         stopped = node.origin is None and graph.was_interrupted(node)
         if stopped and parent is not None:
             _mark(found, parent, interrupted=True)
             if node.kind == "human":
                 _mark(found, parent, followed_by_correction=True)
-        if found[number] is not None:
-            _mark_undone(graph, number, found)
+    for number, count in Counter(author.node for author in taken_back).items():
+        edited = sum(call.name in EDITS and not call.failed for call in graph.nodes[number].calls)
+        if count >= edited:
+            _mark(found, number, reverted=True)
     return found
 
 
@@ -310,14 +319,26 @@ def _own_outcome(node: Node) -> Outcome:
         if not _TEST_HINT.search(call.contents.get(call.piece)):
             continue
         if _TEST_COMMAND.search(command_of(call)):
-            text = text or call.result or ""
-            if call.failed or _FAILED(text) or _FAILED_COUNT.search(text):
-                passed = False
-            elif passed is None and (_PASSED(text) or _PASSED_COUNT.search(text)):
-                passed = True
+            ran = run_passed(clean(text or call.result or ""), failed=call.failed)
+            passed = passed if ran is None else ran and passed is not False
     if not failed and not corrected and passed is None:
         return _NO_OUTCOME
     return Outcome(followed_by_error=failed, followed_by_correction=corrected, tests_passed=passed)
+
+
+def run_passed(output: str, *, failed: bool) -> bool | None:
+    """Return whether the tests of a cleaned output passed; ``None`` if nothing says so.
+
+    The runner's own summary decides, also where the whole command failed for another reason. A
+    shell that did not find the folder or the program ran no tests.
+    """
+    if (result := run_result(output)) is not None:
+        return result.passed
+    if failed and _NOT_RUN.search(output):
+        return None
+    if failed or _FAILED(output) or _FAILED_COUNT.search(output):
+        return False
+    return True if _PASSED(output) or _PASSED_COUNT.search(output) else None
 
 
 def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | None]) -> bool:
@@ -326,33 +347,3 @@ def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | 
     while at is not None and at not in active:
         at = graph.nodes[at].parent
     return at is not None and at in inner
-
-
-def _mark_undone(graph: Trajectory, number: int, found: list[Outcome | None]) -> None:
-    for call in graph.nodes[number].calls:
-        if call.name != "Bash" or call.failed:
-            continue
-        if b"git " not in call.contents.get(call.piece):
-            continue
-        undo = _UNDO.search(command_of(call))
-        if undo is None:
-            continue
-        name = undo["a"] or undo["b"]
-        at = graph.nodes[number].parent
-        for _ in range(50):
-            if at is None:
-                break
-            node = graph.nodes[at]
-            if any(_touched(c, name) for c in node.calls):
-                _mark(found, at, reverted=True)
-            at = node.parent
-
-
-def _touched(call: Call, name: str | None) -> bool:
-    if call.name not in EDITS or not call.answered or call.failed:
-        return False
-    if name is None or name == ".":
-        return True
-    arguments = call.input
-    path = arguments.get("file_path") if isinstance(arguments, dict) else None
-    return isinstance(path, str) and (path == name or path.endswith("/" + name.lstrip("./")))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -22,6 +23,7 @@ from composer_pipeline.lake.parquet import numbers
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.redact import json_redactor
 from composer_pipeline.redaction.user_rules import redaction_version
+from composer_pipeline.redaction.vault import HASHED, HashedValues, known_values
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.archive import open_archived, redact_manifest, writer_lock
 from composer_pipeline.traces.content_store import Redactor
@@ -57,6 +59,7 @@ def analyse(
     stats = LineStats()
     lines = io.BytesIO(data) if isinstance(data, bytes) else data
     trajectory = Trajectory(read_any(lines, stats), subagent=subagent, redactor=redactor)
+    trajectory.contents.add_names(known_values(trajectory.contents.found))
     return trajectory, stats, facts_of(trajectory, stats)
 
 
@@ -76,28 +79,52 @@ def _is_trajectory(row: Row) -> bool:
     return not row["agent_id"].startswith(COMPACTS)
 
 
-def _parse_file(
+def _parse_session(
     lake: Lake,
-    row: Row,
+    rows: list[Row],
     store: MessageStore,
     states: Rows,
     redactor: Redactor,
+    hashed: HashedValues,
     on_file: OnFile | None,
-    agent_calls: dict[str, dict[str, str]],
+) -> Iterator[list[Extracted]]:
+    """Yield the rows of each archived file of a session; what one reveals, all of them hide."""
+    read = []
+    for row in rows:
+        with open_archived(lake, row) as lines:
+            found = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
+        if len(rows) > 1:
+            found[0].contents.spill()
+        read.append(found)
+    secret = {item for trajectory, _, _ in read for item in trajectory.contents.found}
+    known = known_values(secret)
+    hashed.add(secret)
+    agent_calls: dict[str, str] = {}
+    for row in rows:
+        trajectory, stats, facts = read.pop(0)
+        trajectory.contents.add_names(known)
+        if on_file is not None:
+            on_file(row["sha256"], summarise(trajectory, facts, row["agent_id"]))
+        yield _extract(row, trajectory, stats, facts, store, states, agent_calls)
+
+
+def _extract(
+    row: Row,
+    trajectory: Trajectory,
+    stats: LineStats,
+    facts: Facts,
+    store: MessageStore,
+    states: Rows,
+    agent_calls: dict[str, str],
 ) -> list[Extracted]:
-    """Make the rows of one archived file and of the subagents that it embeds."""
-    with open_archived(lake, row) as lines:
-        trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
-    if on_file is not None:
-        on_file(row["sha256"], summarise(trajectory, facts, row["agent_id"]))
+    """Make the rows of one file and of the subagents that it embeds."""
     if not _is_trajectory(row):
         return []
     source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
     if source.agent_id:  # main files are parsed before the subagents of their session
-        call = agent_calls.get(source.session_id, {}).get(trajectory.first_prompt())
-        source = replace(source, parent_call=call)
-    elif calls := trajectory.agent_calls():
-        agent_calls[source.session_id] = calls
+        source = replace(source, parent_call=agent_calls.get(trajectory.first_prompt()))
+    else:
+        agent_calls.update(trajectory.agent_calls())
     found = [Extractor(trajectory, source, store).run(stats, facts, states)]
     for agent_id, side in trajectory.sidechains.items():
         part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
@@ -236,11 +263,12 @@ def parse_days(
     *,
     progress: Progress | None = None,
     on_file: OnFile | None = None,
+    into: Lake | None = None,
 ) -> ParseReport:
     """Replace the parsed partitions of some days (all when ``None``) from the archive.
 
     Files are read one at a time; of each only its rows and the day's distinct messages stay in
-    memory. A day without archived files is left alone.
+    memory. A day without archived files is left alone. With ``into``, that lake is written.
     """
     wanted = None if days is None else sorted({_checked(day) for day in days})
     report = ParseReport()
@@ -254,27 +282,33 @@ def parse_days(
         for row in lake.rows("raw_files", days=manifests):
             manifests[row["day"]].append(row)
         done, total = 0, sum(map(len, manifests.values()))
-        redactor = Redactor(json_redactor())
+        hashed = HashedValues.of(lake)
+        redactor, target = Redactor(json_redactor(), hashed), into or lake
         for day, rows in manifests.items():
-            agent_calls: dict[str, dict[str, str]] = {}
-            writer = lake.writer("messages", day=day)
+            writer = target.writer("messages", day=day)
             try:
                 store = MessageStore(writer.write)
                 states = Rows()
                 files: list[Extracted] = []
-                for row in sorted(rows, key=itemgetter("session_id", "agent_id", "path")):
-                    files += _parse_file(lake, row, store, states, redactor, on_file, agent_calls)
-                    done += 1
-                    if progress is not None:
-                        progress("parse", done, total)
+                rows.sort(key=itemgetter("session_id", "agent_id", "path"))
+                for _, session in groupby(rows, key=itemgetter("session_id")):
+                    for file in _parse_session(
+                        lake, list(session), store, states, redactor, hashed, on_file
+                    ):
+                        files += file
+                        done += 1
+                        if progress is not None:
+                            progress("parse", done, total)
                 store.flush()
                 writer.commit()  # a state comes after its chain and its messages
             finally:
                 writer.discard()
             report.days.append(day)
-            report.by_day[day] = _write_day(lake, day, files, store, states)
+            report.by_day[day] = _write_day(target, day, files, store, states)
             report.redactions.update(store.counts)
             report.redactions_by_day[day] = dict(store.counts)
+        if hashed.changed and into is None:
+            lake.put_bytes(HASHED, hashed.to_json())
     return report
 
 
@@ -333,14 +367,26 @@ class ReparseReport(Report):
     states: int = 0
     redactions: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    replies: int = 0
+    #: By day, the messages that are no longer as they were, and the placeholders that came.
+    changed: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: Files, and repositories since a tag, that hold their sessions as they were; what ends that.
+    exports: list[str] = field(default_factory=list)
+    releases: dict[str, str] = field(default_factory=dict)
+    next: list[str] = field(default_factory=list)
 
 
 def reparse(
-    lake: Lake, days: Iterable[str] | None = None, *, progress: Progress | None = None
+    lake: Lake,
+    days: Iterable[str] | None = None,
+    *,
+    into: Lake | None = None,
+    progress: Progress | None = None,
 ) -> ReparseReport:
     """Rewrite the tables of days (all when ``None``) from the archive.
 
-    A day whose archived bytes are damaged keeps what it has; the others are written.
+    A day whose archived bytes are damaged keeps what it has; the others are written. With
+    ``into``, they are written to that lake.
     """
     have = lake.days("raw_files")
     wanted = have if days is None else sorted(set(days))
@@ -348,10 +394,11 @@ def reparse(
         raise InputError(f"lake {lake.url} has no archived session of {', '.join(missing)}")
     report = ReparseReport()
     for done, day in enumerate(wanted, start=1):
-        with writer_lock(lake, progress):
-            redact_manifest(lake, day)
+        if into is None:
+            with writer_lock(lake, progress):
+                redact_manifest(lake, day)
         try:
-            parsed = parse_days(lake, [day])
+            parsed = parse_days(lake, [day], into=into)
         except InputError as error:
             report.failed[day] = str(error)
         else:

@@ -4,17 +4,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import orjson
 import pyarrow as pa
 
 from composer_pipeline.lake.parquet import column
 from composer_pipeline.lake.schema import STATES
 from composer_pipeline.redaction.redact import redact_text
 from composer_pipeline.redaction.user_rules import redaction_version
+from composer_pipeline.traces.edits import Author, Edits, undone
+from composer_pipeline.traces.fixups import fixup
 from composer_pipeline.traces.graph_nodes import Node
 from composer_pipeline.traces.messages import Chains, Composer, MessageStore, state_id_of
-from composer_pipeline.traces.outcomes import Facts, Outcome, corrections, failure_of, outcomes
+from composer_pipeline.traces.outcomes import (
+    Facts,
+    Failure,
+    Outcome,
+    corrections,
+    failure_of,
+    outcomes,
+)
 from composer_pipeline.traces.records import LineStats, encode, parse_time
 from composer_pipeline.traces.trajectory import Trajectory
+from composer_pipeline.traces.verdicts import Judge
 from composer_pipeline.versions import PARSER_VERSION
 
 #: Rows that are kept as objects until they become one Arrow table.
@@ -55,6 +66,12 @@ class Rows:
         ]
         self._tables.append(pa.Table.from_arrays(columns, schema=STATES.schema))
 
+
+_VERDICT = (
+    "verdict", "verdict_reason", "verdict_evidence", "culprit_state_id", "culprit_call",
+    "culprit_by", "culprit_confidence", "lesson", "caused_error", "fixed_action", "fixed_by",
+    "fix_verified_by", "fix_distance",
+)  # fmt: skip
 
 #: Facts of a file that are columns of its session.
 _SESSION_FACTS = """
@@ -103,6 +120,7 @@ class Extractor:
         self.names = trajectory.contents.names
         self._hashes = store.hashes
         self._texts: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}  # of the nodes that are states
         self._replaced = "content-replacement" in trajectory.types
         self._snapshots = [
             (at, self.compose.snapshot("system", system), self.compose.snapshot("tools", tools))
@@ -117,11 +135,20 @@ class Extractor:
         self.out.chains = chains.chains
         active = self.graph.active_nodes()
         corrected = corrections(self.graph)
-        after = outcomes(self.graph, active)
+        edits = Edits(self.graph, sorted(active))
+        after = outcomes(self.graph, active, undone(edits))
+        judge = Judge(self.graph, edits, active)
         project = self._text(self.graph.first_cwd or "")
+        rows: dict[str, Row] = {}
+        failures: dict[int, Failure] = {}
         for number in self.graph.states():
             node = self.graph.nodes[number]
-            row = self._state(node, after[number] or Outcome(), corrected.get(number))
+            outcome = after[number] or Outcome()
+            bad = outcome.tests_passed is False
+            failure = failure_of(node, corrected.get(number), tests_failed=bad)
+            if failure is not None and number in active:
+                failures[number] = failure
+            row = self._state(node, outcome, failure) | self._verdict(judge, number, failure)
             row["chain_id"], row["n_messages"] = chains.chain_of[number], chains.before[number]
             row["on_active_path"] = number in active
             row["project"] = project
@@ -130,11 +157,19 @@ class Extractor:
                 row["system_hash"] = self._hash(system) or row["system_hash"]
                 row["action"] = self.compose.action(node)
                 row["fidelity"], row["repaired"] = "exact_request", False
-            states.add(row)
+            rows[row["state_id"]] = row
+            self._numbers[row["state_id"]] = number
             self.out.message_ids.append(node.key)
             self.out.n_messages.append(row["n_messages"])
             if node.forked or node.context[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
+        for row in rows.values():
+            if (culprit := rows.get(row["culprit_state_id"] or "")) is not None:
+                culprit["caused_error"] = culprit["caused_error"] or row["state_id"]
+        for number, failure in failures.items():
+            self._fix(judge, edits, number, failure, rows)
+        for row in rows.values():
+            states.add(row)
         self.out.first_prompt = self._text(self.graph.first_prompt())
         self.out.session = self._session(stats, facts, project)
         return self.out
@@ -149,7 +184,7 @@ class Extractor:
             self._texts[text] = clean
         return clean
 
-    def _state(self, node: Node, after: Outcome, correction: str | None) -> Row:
+    def _state(self, node: Node, after: Outcome, failure: Failure | None) -> Row:
         version, _, cwd = node.context
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
@@ -159,7 +194,6 @@ class Extractor:
             fidelity = "repaired"
         elif (node.attached or system_hash) and not self._replaced:
             fidelity = "attachments_rendered"
-        failure = failure_of(node, correction, tests_failed=after.tests_passed is False)
         hint = failure.hint or None if failure else None  # from the content store, hence redacted
         return {
             "state_id": state_id_of(self.source.session_id, node.key),
@@ -185,6 +219,48 @@ class Extractor:
             "parser_version": PARSER_VERSION,
             **msgspec.structs.asdict(after),
         }
+
+    def _verdict(self, judge: Judge, number: int, failure: Failure | None) -> Row:
+        found: Row = dict.fromkeys(_VERDICT)
+        if failure is None:
+            return found
+        judged = judge.judge(number, failure)
+        if judged.culprit is not None:
+            found["culprit_state_id"] = self._id(judged.culprit.node)
+            found["culprit_call"] = judged.culprit.call
+        found |= {
+            "verdict": judged.verdict,
+            "verdict_reason": judged.reason,
+            "verdict_evidence": judged.evidence,
+            "culprit_by": judged.by,
+            "culprit_confidence": judged.confidence,
+            "lesson": judged.lesson,
+        }
+        return found
+
+    def _fix(
+        self, judge: Judge, edits: Edits, number: int, failure: Failure, rows: dict[str, Row]
+    ) -> None:
+        """Note at the culprit of an error turn how its edit should have been."""
+        error = rows[self._id(number)]
+        culprit = rows.get(error["culprit_state_id"] or "")
+        if error["verdict"] != "revealed" or culprit is None or culprit["fixed_action"]:
+            return
+        node = self._numbers[culprit["state_id"]]
+        failed = self.graph.nodes[number].calls[failure.call]
+        found = fixup(judge, edits, Author(node, error["culprit_call"]), number, failed)
+        if found is None:
+            return
+        action = orjson.loads(self.compose.action(self.graph.nodes[node]))
+        action["tool_calls"][error["culprit_call"]]["arguments"] = found.arguments
+        culprit["fixed_action"] = encode(action).decode()
+        culprit["fixed_by"] = self._id(found.fixed_by)
+        culprit["fix_verified_by"] = self._id(found.verified_by)
+        between = (node < number <= found.fixed_by for number in self._numbers.values())
+        culprit["fix_distance"] = sum(between)
+
+    def _id(self, number: int) -> str:
+        return state_id_of(self.source.session_id, self.graph.nodes[number].key)
 
     def _snapshot_before(self, at: int) -> tuple[str | None, str | None]:
         for position, system, tools in reversed(self._snapshots):

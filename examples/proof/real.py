@@ -150,7 +150,7 @@ def lake_of(folder: Path, sessions: Sequence[Path]) -> Lake:
         lake = Lake(str(scratch))
         ingest(lake, sessions)
         build_hints(lake)
-        build_pairs(lake)  # none: nobody was asked
+        build_pairs(lake)  # of the agent against itself: nobody was asked
         normalize(lake, recipes_dir() / "normalize" / "default.yaml")
         build_dataset(lake, validation_share=0.0)  # the folds are the split
         replace(scratch / SESSIONS, json.dumps(named))

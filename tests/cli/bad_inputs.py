@@ -179,6 +179,7 @@ pair {two}                                            | ambiguous
 statistics --rules {tmp}/nowhere.yaml                 | nowhere.yaml
 statistics --rules {badrules}                         | max_pair
 statistics x                                          | x
+statistics --labels {tmp}/nowhere.jsonl               | no such file
 compare                                               | FILE
 compare {tmp}/nowhere.jsonl                           | no such file
 compare {empty}                                       | no such file

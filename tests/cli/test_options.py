@@ -253,6 +253,28 @@ def test_redact_tells_the_whole_length_and_prints_one_object(
     assert secret not in out[0] + out[1]
 
 
+def test_redact_says_how_many_are_left_for_review_and_shows_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    token = "vK3xQz8LpT2mWn6RbY9d"
+    file = tmp_path / "notes.txt"
+    file.write_text(f"mail bob@acme.com\nx = '{token}'\n")
+    out = []
+    for form in ((), ("--review",), ("--json",)):
+        with pytest.raises(SystemExit):
+            main(["redact", str(file), *form])
+        out.append(capsys.readouterr().out)
+    assert "left for review (--review): 1" in out[0]
+    assert "quoted" not in out[0]
+    assert "2:6" in out[1]
+    assert "vK3… (20)" in out[1]
+    assert "quoted" in out[1]
+    (left,) = json.loads(out[2])["review"]
+    assert (left["place"], left["length"]) == ("2:6", 20)
+    assert token not in "".join(out)
+
+
 def test_the_bar_stands_where_the_work_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(*, terminal: bool) -> str:
         out = io.StringIO()

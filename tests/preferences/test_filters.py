@@ -22,7 +22,10 @@ KNOWN = Benchmarks({"django/django": "SWE-bench", "psf/requests": "SWE-bench"})
 
 
 def state(**outcomes):
-    names = ("followed_by_error", "followed_by_correction", "reverted", "tests_passed")
+    names = (
+        "followed_by_error", "followed_by_correction", "reverted", "tests_passed", "verdict",
+        "caused_error",
+    )  # fmt: skip
     return SimpleNamespace(**dict.fromkeys(names) | outcomes)
 
 
@@ -33,6 +36,12 @@ def state(**outcomes):
         ({"tests_passed": False}, ("unknown", 1.0, "")),
         ({"tests_passed": True}, ("student_ok", 0.5, "tests_passed")),
         ({"followed_by_error": True}, ("student_bad", 1.5, "followed_by_error")),
+        (
+            {"followed_by_error": True, "verdict": "mistake"},
+            ("student_bad", 1.5, "followed_by_error"),
+        ),
+        ({"followed_by_error": True, "verdict": "revealed"}, ("unknown", 1.0, "")),
+        ({"caused_error": "t", "tests_passed": True}, ("student_bad", 1.5, "caused_error")),
         ({"reverted": True, "tests_passed": True}, ("student_bad", 1.5, "reverted")),
         (
             {"followed_by_correction": True, "followed_by_error": True},

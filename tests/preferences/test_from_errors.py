@@ -10,25 +10,23 @@ def test_hint_rows():
     action = Action(
         "why", (ToolCall("Read", {"file_path": "a"}), ToolCall("Bash", {"command": "x"}))
     )
-    state = {
-        "state_id": "s",
+    error = {
+        "state_id": "later",
         "session_id": "x",
-        "action": action.to_json(),
         "error_kind": "exit_code",
-        "hint": " Exit code 1 ",
+        "hint": "a log\na.py:1: bad\nmore",
         "hint_source": "exit_code",
-        "hint_call": 1,
+        "verdict": "revealed",
+        "lesson": " a.py:1: bad ",
+        "culprit_state_id": "s",
+        "culprit_call": 1,
+        "culprit_by": "line",
+        "culprit_confidence": 0.95,
     }
-    row = hint_row(state)
-    assert row is not None
-    assert (row["text"], row["span_call"], row["span_text"]) == (
-        "Exit code 1",
-        1,
-        '{"command":"x"}',
-    )
-    assert hint_row({**state, "hint": None}) is None
-    assert hint_row({**state, "hint": "  "}) is None
-    assert hint_row({**state, "error_kind": "cancelled"}) is None
+    row = hint_row(error, action)
+    assert (row["state_id"], row["error_state_id"]) == ("s", "later")
+    assert (row["text"], row["whole"]) == ("a.py:1: bad", error["hint"])
+    assert (row["span_call"], row["span_text"]) == (1, '{"command":"x"}')
     assert span_text(action, -1) == '{"file_path":"a"}\n{"command":"x"}'
     assert span_text(Action("only text"), -1) == "only text"
 

@@ -71,12 +71,13 @@ def test_sample_sessions_give_pairs_on_every_day(lake, reports):
     assert len(rows) == sum(report.pairs for report in reports.values()) >= 40
     assert min(report.pairs for report in reports.values()) >= 5
     assert {row["tool_chosen"] for row in rows} >= {"Bash", "Read", "Edit", "Grep", "Glob", "Write"}
-    assert {row["tier"] for row in rows} <= {"gold", "silver"}
+    assert {row["tier"] for row in rows} <= {"gold", "silver", "fixup", "recovery"}
     for report in reports.values():
         assert report.states == report.voted >= report.consensus >= report.confirmed
-        assert report.consensus == report.confirmed + report.pairs
+        assert report.consensus == report.confirmed + report.by_source["teachers"]
         assert 0 < report.confirmed < report.consensus
         assert sum(report.by_tier.values()) == sum(report.by_tool.values()) == report.pairs
+        assert sum(report.by_source.values()) == report.pairs
     # Four families vote on every state; where an answer exists, it wins in nearly all cases.
     assert len(rows) >= 0.9 * sum(s.message_id in answers() for s in load_states(lake))
 
@@ -95,11 +96,15 @@ def test_rows_are_pairs(lake, reports):
         assert row["prompt"][0]["role"] == "system"
         assert row["prompt"][-1]["role"] != "assistant"
         assert row["tools"]
+        assert row["error_turn"] == (states[row["state_id"]].error_kind is not None)
+        if row["source"] != "teachers":
+            assert (row["n_agree"], row["chosen_families"]) == (0, [])
+            assert row["verified_by"] in states
+            continue
         assert row["n_agree"] >= 2
         assert row["agreement"] == row["n_agree"] / row["n_families"]
         assert row["simulated"] is True
         assert row["cost_picodollars"] == 400
-        assert row["error_turn"] == (states[row["state_id"]].error_kind is not None)
         assert row["chosen_families"] == ["alpha", "beta"]
     ids = [row["pair_id"] for row in lake.rows("pairs", days=["2026-11-17"])]
     assert ids == sorted(ids)
@@ -160,7 +165,7 @@ def test_only_the_newest_usable_reply_of_a_teacher_counts(tmp_path):
 def test_hints_of_the_sample_sessions(lake):
     report = build_hints(lake)
     rows = lake.rows("hints")
-    assert len(rows) == report.hints == sum(day.hints for day in report.by_day.values()) >= 30
+    assert len(rows) == report.hints == sum(day.hints for day in report.by_day.values()) >= 20
     leaked = [row["leakage"] for row in rows]
     assert report.mean_leakage == pytest.approx(sum(leaked) / len(leaked))
     assert set(report.by_source) == {"tool_error", "exit_code", "user_rejection", "user_correction"}

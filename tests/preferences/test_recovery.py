@@ -43,7 +43,8 @@ def found(tmp_path, *turns, kind="tool_error", call=0, later=None):
     states.reverse()
     got = recoveries(states, {ids[0]: call})
     assert set(got) <= {ids[0]}
-    return got.get(ids[0])
+    recovery = got.get(ids[0])
+    return recovery and recovery.action
 
 
 def args(action):
@@ -109,6 +110,7 @@ def test_errors_that_no_other_call_avoids_have_none(tmp_path, kind):
     [
         {"followed_by_error": True}, {"error_kind": "soft_failure"}, {"interrupted": True},
         {"followed_by_correction": True}, {"reverted": True}, {"tests_passed": False},
+        {"caused_error": "another state"},
     ],
     ids=str,
 )  # fmt: skip

@@ -28,11 +28,15 @@ def test_a_hint_of_blanks_is_no_hint(tmp_path: Path):
     turn = (Action("", (ToolCall("Bash", {"command": "ls"}),)), "no such folder")
     write_session(lake, "s", [turn, turn], error_turns=[0, 1])
     rows = [{k: v for k, v in row.items() if k != "day"} for row in lake.rows("states")]
-    told = {"error_kind": "exit_code", "hint_source": "exit_code", "hint_call": 0}
+    told = {"error_kind": "exit_code", "hint_source": "exit_code", "verdict": "mistake",
+            "culprit_call": 0}  # fmt: skip
     hints = ("no such folder", " \n")
     lake.write(
         "states",
-        [{**row, **told, "hint": hint} for row, hint in zip(rows, hints, strict=True)],
+        [
+            {**row, **told, "lesson": hint.strip(), "culprit_state_id": row["state_id"]}
+            for row, hint in zip(rows, hints, strict=True)
+        ],
         day=DAY,
     )
     assert build_hints(lake).hints == 1

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.labels import read_labels, score
 from composer_pipeline.redaction.redact import find_secrets
 from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import IngestReport, ingest
@@ -180,3 +181,17 @@ def test_edge_late_2026(corpus: Path, lake: Lake) -> None:
         "user: also lint",
     ]
     assert b.fidelity == "attachments_rendered"
+
+
+def test_verdicts_hold_beside_those_of_people(
+    ingested: tuple[Lake, IngestReport], corpus: Path
+) -> None:
+    path = corpus.parent / "labels" / "error_turns.jsonl"
+    if not path.is_file():
+        pytest.skip("labels are missing: ../shared/labels")
+    found = score(ingested[0], read_labels(path))
+    assert (found.accuracy.value or 0) >= 0.85
+    assert (found.precision_mistake.value or 0) >= 0.9
+    assert (found.precision_revealed.value or 0) >= 0.9
+    assert (found.culprit_right.value or 0) >= 0.85
+    assert (found.visible_found.value or 0) >= 0.6

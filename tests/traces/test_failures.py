@@ -200,8 +200,8 @@ def test_a_soft_failure_becomes_a_hint_with_its_own_source(
 ) -> None:
     s = script()
     s.user("go")
-    s.call("m1", "t1", "Bash", command="make test | tail -1")
-    s.result("t1", "make: *** [test] Error 2")
+    s.call("m1", "t1", "Bash", command="make tset | tail -1")
+    s.result("t1", "make: *** No rule to make target 'tset'.  Stop.")
     ingest(lake, [s.write(projects)])
     report = build_hints(lake, days=["2026-11-16"])
     assert (report.hints, report.by_source) == (1, {"soft_failure": 1})

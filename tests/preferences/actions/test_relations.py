@@ -22,6 +22,7 @@ from composer_pipeline.chat.convert import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.quality import leaks, measure
+from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
@@ -180,7 +181,7 @@ def world(request, tmp_path_factory):
         report = replay(lake, teachers, max_usd=Decimal(50))
     assert report.not_bought == report.skipped == []
     for day in lake.days("states"):
-        build_pairs(lake, days=[day])
+        build_pairs(lake, days=[day], rules=PreferenceRules(own_pairs=False))
     return lake, states, script
 
 

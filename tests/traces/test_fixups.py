@@ -1,0 +1,140 @@
+"""Fix-ups: an edit with its own later fix folded in, and recoveries, as pairs without a teacher."""
+
+import json
+from typing import Any
+
+import pytest
+
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.explain import explain
+from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.states.load import load_states
+from composer_pipeline.traces.ingest import ingest
+from tests.traces.test_edits import TEN, A, bash, edit, read
+
+FAILS = f"Exit code 1\n{A}:4:1: F821 undefined name `bad`"
+PASSES = "All checks passed!"
+
+
+@pytest.fixture
+def s(script: Any) -> Any:
+    s = script()
+    s.user("add a cache")
+    read(s, "r", TEN)
+    return s
+
+
+@pytest.fixture
+def fixed(lake: Lake, projects: Any) -> Any:
+    def run(s: Any) -> dict[str, Any]:
+        """Return message to the arguments of the action as it should have been."""
+        s.say("end", "done")
+        ingest(lake, [s.write(projects)])
+        return {
+            state.message_id: json.loads(state.fixed_action)["tool_calls"][0]["arguments"]
+            for state in load_states(lake)
+            if state.fixed_action
+        }
+
+    return run
+
+
+def state(lake: Lake, message: str) -> Any:
+    return next(state for state in load_states(lake) if state.message_id == message)
+
+
+def test_the_fix_is_folded_into_the_edit(fixed: Any, s: Any, lake: Lake) -> None:
+    edit(s, "culprit", "line number 4", "new line here\nuses bad name")
+    bash(s, "red", "ruff check .", FAILS.replace(":4:", ":5:"), error=True)
+    edit(s, "fix", "uses bad name", "uses good name")
+    bash(s, "green", "ruff check .", PASSES)
+    found = fixed(s)["mculprit"]
+    assert (found["old_string"], found["new_string"]) == (
+        "line number 4", "new line here\nuses good name",
+    )  # fmt: skip
+    culprit = state(lake, "mculprit")
+    names = {x.state_id: x.message_id for x in load_states(lake)}
+    assert (names[culprit.fixed_by], names[culprit.fix_verified_by]) == ("mfix", "mgreen")
+    assert culprit.fix_distance == 2
+
+
+def test_a_fix_with_lines_around_it_widens_the_edit(fixed: Any, s: Any) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    bash(s, "red", "ruff check .", FAILS, error=True)
+    edit(s, "fix", "line number 3\nuses bad name\nline number 5", "line 3\nuses good name\nline 5")
+    bash(s, "green", "ruff check .", PASSES)
+    found = fixed(s)["mculprit"]
+    assert found["old_string"] == "line number 3\nline number 4\nline number 5"
+    assert found["new_string"] == "line 3\nuses good name\nline 5"
+    assert TEN.count(found["old_string"]) == 1
+
+
+@pytest.mark.parametrize(
+    "fix",
+    ["nothing passes", "goes elsewhere", "undone", "uses a name of another edit", "formatted away",
+     "by a subagent", "before the error"],
+)  # fmt: skip
+def test_no_pair(fixed: Any, s: Any, fix: str) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    if fix == "before the error":
+        edit(s, "more", "uses bad name", "uses bad name twice")
+    bash(s, "red", "ruff check .", FAILS, error=True)
+    if fix == "goes elsewhere":
+        edit(s, "fix", "line number 9", "line nine")
+    elif fix == "undone":
+        edit(s, "fix", "uses bad name", "line number 4")
+    elif fix == "uses a name of another edit":
+        edit(s, "other", "line number 1\n", "def helper():\n    pass\n")
+        edit(s, "fix", "uses bad name", "uses helper name")
+    elif fix == "by a subagent":
+        s.call("mt", "t", "Task", prompt="mend it")
+        s.result("t", "done")
+    elif fix == "formatted away":
+        bash(s, "fmt", "ruff format .")
+    elif fix == "nothing passes":
+        edit(s, "fix", "uses bad name", "uses good name")
+    if fix != "nothing passes":
+        bash(s, "green", "ruff check .", PASSES)
+    assert "mculprit" not in fixed(s)
+
+
+def test_a_fix_that_only_makes_a_test_smaller_is_none(fixed: Any, s: Any) -> None:
+    path = "/srv/p/tests/test_a.py"
+    s.call("mw", "w", "Write", file_path=path, content="def test_a():\n    assert f() == 1\n")
+    s.result("w", "File created")
+    output = f"Exit code 1\n{path}:2: AssertionError\n==== 1 failed in 0.1s ===="
+    bash(s, "red", "pytest", output, error=True)
+    edit(s, "fix", "def test_a():\n    assert f() == 1\n", "", path)
+    bash(s, "green", "pytest", "==== 3 passed in 0.1s ====")
+    assert fixed(s) == {}
+
+
+def test_pairs_without_a_teacher(fixed: Any, s: Any, lake: Lake) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    bash(s, "red", "ruff check .", FAILS, error=True)
+    edit(s, "fix", "uses bad name", "uses good name")
+    bash(s, "green", "ruff check .", PASSES)
+    s.call("mwrong", "w", "Read", file_path="/srv/p/b/c.py")
+    s.result("w", "<tool_use_error>File does not exist.</tool_use_error>", error=True)
+    read(s, "right", "text", "/srv/p/src/c.py")
+    s.say("after", "I see")
+    fixed(s)
+    report = build_pairs(lake)
+    assert report.by_source == {"fixup": 1, "recovery": 1}
+    rows = {row["source"]: row for row in lake.rows("pairs")}
+    fixup, recovery = rows["fixup"], rows["recovery"]
+    assert fixup["evidence"] == f"{A}:4: F821 undefined name `bad`"
+    assert (fixup["distance"], fixup["tier"], fixup["outcome"]) == (2, "fixup", "student_bad")
+    assert fixup["verified_by"] == state(lake, "mgreen").state_id
+    assert "uses good name" in str(fixup["chosen"])
+    assert "uses bad name" in str(fixup["rejected"])
+    assert "good name" not in str(fixup["prompt"])
+    assert (recovery["distance"], recovery["verified_by"]) == (1, state(lake, "mright").state_id)
+    assert "src/c.py" in str(recovery["chosen"])
+    facts = explain(lake, fixup["pair_id"])
+    assert facts["reason"] == "fixup"
+    assert facts["why"].startswith("The agent mended this edit itself 2 states later")
+    assert facts["chosen"]["tool_calls"][0]["arguments"]["new_string"] == "uses good name"
+    before = lake.rows("pairs")
+    build_pairs(lake)
+    assert lake.rows("pairs") == before

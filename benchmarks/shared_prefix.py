@@ -24,8 +24,8 @@ from composer_pipeline.training.rows import TrainingData, build
 from trainers.trl.base_pass import score
 from trainers.trl.policy import Policy, load_base
 from trainers.trl.rows import Row, planned, rows_of
-from trainers.trl.shared_prefix import Item, trees_of
 from trainers.trl.trainer import ComposerTrainer
+from trainers.trl.trees import Item, trees_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAWS = ("independent", "by-state")

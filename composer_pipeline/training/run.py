@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import yaml
 
 from composer_pipeline.errors import ComposerError, InputError, StorageError
-from composer_pipeline.files import make_folder, replace, take_lock, writing
+from composer_pipeline.files import cache_dir, make_folder, replace, take_lock, writing
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress, Report
@@ -31,7 +31,6 @@ from composer_pipeline.training.models import (
     GGUF,
     SMOLLM2,
     adapter_folder,
-    cache_dir,
     commit_of,
     gguf_folder,
     model_folder,

@@ -34,7 +34,7 @@ KINDS = [
 @pytest.mark.parametrize("in_a_block", [1, 2, 64])
 @pytest.mark.parametrize("options", KINDS)
 def test_the_chunk_size_changes_nothing(rows, options, in_a_block, monkeypatch):
-    monkeypatch.setattr(fused, "_block", lambda *_: in_a_block)
+    monkeypatch.setattr(fused, "block_of", lambda *_, **__: in_a_block)
     results = []
     for chunk in (1, 4, 64):
         hidden, head = rows[0].clone().requires_grad_(), rows[1].clone().requires_grad_()

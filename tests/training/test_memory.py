@@ -104,12 +104,31 @@ def test_logits_of_each_loss(smollm2):
         load = [Load(channel, 1, tokens, selected, padded=False)]
         return peak(smollm2, recipe_of(), load, device=device).logits
 
-    assert logits("sft", 1000, 600) - logits("sft", 1000, 500) == 100 * v * 4
+    # Chunks of 256 positions are projected, and again in the backward: no logits are kept.
+    assert logits("sft", 1000, 256) == 256 * v * 4 + 256 * 576 * 2 * 4
+    assert logits("sft", 1000, 600) - logits("sft", 1000, 500) == 100 * 576 * 2 * 4
     # TRL projects every position on the host, and those of answers on a device.
     assert logits("grpo", 1000, 10) == 1000 * 32768 * (4 + 29)
     assert logits("grpo", 1000, 10, device=True) == 10 * 32768 * 4
-    # The divergence goes through the vocabulary in chunks of 64 positions.
-    assert logits("sdpo", 1000, 600) < 1.2 * logits("sdpo", 1000, 64)
+    # The divergence: student and teacher, and on a device two buffers as large.
+    assert logits("sdpo", 1000, 600) < 2.1 * 256 * v * 4
+    assert logits("sdpo", 1000, 256, device=True) == 4 * 256 * v * 4 + 256 * 576 * 3 * 4
+
+
+def test_the_kernels_of_a_large_vocabulary_by_hand():
+    """Qwen2.5: V = 151,936; 2**25 // V = 220 tokens a chunk, 510 MiB of four float32 buffers."""
+    shape = ModelShape.load(CONFIGS / "qwen2.5-7b.json")
+
+    def logits(channel, selected):
+        recipe = recipe_of(dtype="bf16", activation_checkpointing=True)
+        load = [Load(channel, 1, 17_408, selected, padded=False)]
+        return peak(shape, recipe, load, device=True).logits / 2**20
+
+    narrow = 220 * 151_936 * 2 / 2**20
+    states = 1024 * 3584 * 2 / 2**20
+    assert logits("sdpo", 1024) == pytest.approx(510 + narrow + 3 * states, rel=0.001)
+    # DPO's eight sides of 1,024 tokens: one chunk, not 5.1 GiB of logits.
+    assert logits("dpo", 8192) == pytest.approx(256 * 151_936 * 6 / 2**20 + 16 * states, rel=0.001)
 
 
 def test_the_heaviest_micro_batch_counts(smollm2):

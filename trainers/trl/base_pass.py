@@ -20,8 +20,10 @@ from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import Group, Hint, Pair, SomeRows, TrainingData
 from trainers.trl.base_scores import BaseScores, join, parts, scored, write
-from trainers.trl.policy import Policy, load_base
+from trainers.trl.policy import Policy, load_base, tree_attention
 from trainers.trl.rows import Row, micro_batches, planned, rows_of
+from trainers.trl.shared_prefix import SharedStates, why_not
+from trainers.trl.trees import Item, trees_of
 
 #: A row's sequences, and what is kept of their log-probabilities.
 Sequences = Callable[[Any], list[Row]]
@@ -78,12 +80,16 @@ def score(
     say: Callable[[str, int, int], None] = lambda channel, done, of: None,
 ) -> BaseScores:
     """Score every hint, and what any replica takes of other channels, unless it is scored."""
+    shared: bool | None = None  # asked of the model only if something is missing
     for channel, rows in rows_to_score(recipe, data).items():
         sequences, shape = _HOW[channel]
         missing = sum(len(part) for _, part in parts(run_dir, channel, range(len(rows))))
         done = len(rows) - missing
         for path, part in parts(run_dir, channel, rows):
-            values = _logps(policy, [sequences(row) for row in part], recipe.micro_batch_tokens)
+            if shared is None:
+                shared = why_not(policy, recipe) is None
+            rows_of_part = [sequences(row) for row in part]
+            values = _logps(policy, rows_of_part, recipe.micro_batch_tokens, shared=shared)
             scores = [shape(row, lists) for row, lists in zip(part, values, strict=True)]
             write(path, [row.id for row in part], scores)
             done += len(part)
@@ -104,12 +110,20 @@ def rows_to_score(recipe: TrainingRecipe, data: TrainingData) -> dict[str, Seque
 
 
 def _logps(
-    policy: Policy, sequences: Sequence[Sequence[Row]], limit: int
+    policy: Policy, sequences: Sequence[Sequence[Row]], limit: int, *, shared: bool
 ) -> list[list[list[float]]]:
     """Return log p of each token of each sequence of each row."""
+    out: list[list[list[float]]] = [[[] for _ in rows] for rows in sequences]
+    if shared:
+        trees = trees_of([Item("", i, rows) for i, rows in enumerate(sequences)], limit)
+        for grown in micro_batches(trees, [len(of.tree) for of in trees], limit):
+            with tree_attention(policy):
+                states = SharedStates(policy, grown)
+            for item in (item for of in grown for item in of.items):
+                out[item.row] = [p.double().tolist() for p in states.logps(item.sequences)]
+        return out
     flat = [(i, j, row) for i, rows in enumerate(sequences) for j, row in enumerate(rows)]
     sizes = [len(row.prompt) + len(row.response) for _, _, row in flat]
-    out: list[list[list[float]]] = [[[] for _ in rows] for rows in sequences]
     for batch in micro_batches(flat, sizes, limit):
         for (i, j, _), piece in zip(batch, policy.logps([row for _, _, row in batch]), strict=True):
             out[i][j] = piece.double().tolist()

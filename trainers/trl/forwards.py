@@ -13,10 +13,11 @@ from torch import Tensor
 
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients
-from trainers.trl.policy import Policy
+from trainers.trl.policy import Policy, tree_attention
 from trainers.trl.ranks import Ranks, distribute, idle_share
 from trainers.trl.rows import micro_batches
-from trainers.trl.shared_prefix import Item, Shared, SharedStates, masked_attention, trees_of
+from trainers.trl.shared_prefix import SharedStates
+from trainers.trl.trees import Item, Shared, trees_of
 
 Windows = Mapping[str, Sequence[Any]]
 
@@ -101,7 +102,7 @@ class Forwards:
         batches = [micro_batches(hand, [len(of.tree) for of in hand], limit) for hand in hands]
         loads = [sum(len(of.tree) for of in hand) for hand in hands]
         done = StepResult(nodes=sum(loads), idle=idle_share(loads))
-        with masked_attention(self._policy):
+        with tree_attention(self._policy):
             for batch in batches[self._ranks.rank]:
                 done.loss += self._shared_batch(batch, windows, gradients)
             for _ in range(self._missing(batches)):

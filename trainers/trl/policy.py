@@ -13,9 +13,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from composer_pipeline.errors import InputError
 from composer_pipeline.losses.token_logps import token_logps
+from composer_pipeline.training.plan import devices
 from composer_pipeline.training.recipe import TrainingRecipe
+from trainers.trl.attention import NAME
 from trainers.trl.rows import Row, backbone_and_head, logit_transform, response_states
+from trainers.trl.trees import Layout, Tree, block_mask, dense_mask
 
 
 class Policy:
@@ -23,6 +27,10 @@ class Policy:
 
     #: Whether the states come from a forward that rows share.
     shared = False
+    #: Whether trees, and other rows, are read side by side in one row, through FlexAttention.
+    packed = False
+    #: Whether a 16-bit model runs in float32 for now.
+    widened = False
 
     def __init__(
         self,
@@ -52,9 +60,44 @@ class Policy:
 
     def states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
         """Return the states (N, H) that predict the rows' selected tokens, and these (N,)."""
+        if self.packed:
+            tree = Tree(rows)
+            wanted = [(0, node) for row in rows for node in tree.places(row)]
+            ids = [i for row in rows for i in row.response[row.start : row.start + row.size]]
+            with tree_attention(self):
+                return self.read([tree], wanted), torch.tensor(ids, device=self.device)
         backbone, _ = backbone_and_head(self.model)
         with self._autocast():
             return response_states(backbone, rows, self.pad, self.device)
+
+    def read(self, trees: Sequence[Tree], wanted: Sequence[tuple[int, int]]) -> Tensor:
+        """Return the states (N, H) of the ``wanted`` nodes, each a tree's number and its node.
+
+        To be called inside :func:`tree_attention`, and so is the backward.
+        """
+        backbone, _ = backbone_and_head(self.model)
+        layout = Layout(trees, self.pad, packed=self.packed)
+        mask = (
+            block_mask(layout.ends, self.device)
+            if self.packed
+            else dense_mask(layout.ends.to(self.device), self._dtype(backbone))
+        )
+        with self._autocast():
+            hidden = backbone(
+                input_ids=layout.ids.to(self.device), attention_mask=mask,
+                position_ids=layout.positions.to(self.device), use_cache=False,
+            ).last_hidden_state  # fmt: skip
+        row, at = torch.tensor([layout.at(*node) for node in wanted], device=self.device).T
+        return hidden[row, at]
+
+    def _dtype(self, backbone: Any) -> torch.dtype:
+        """Return the type in which the model's attention computes."""
+        with self._autocast():
+            kind = torch.device(self.device).type
+            if torch.is_autocast_enabled(kind):
+                return torch.get_autocast_dtype(kind)
+        dtype: torch.dtype = next(backbone.parameters()).dtype
+        return torch.float32 if self.widened else dtype
 
     def logps(self, rows: Sequence[Row]) -> list[Tensor]:
         """Return log p of each row's selected tokens at temperature 1, (n,) a row."""
@@ -72,16 +115,51 @@ class Policy:
         return context
 
 
+@contextmanager
+def tree_attention(policy: Policy) -> Iterator[None]:
+    """Let the model's attention take a block mask, if the policy packs its rows.
+
+    To be open around the backward too, which recomputes checkpointed activations.
+    """
+    config = backbone_and_head(policy.model)[0].config
+    before = config._attn_implementation
+    if policy.packed:
+        config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
 def frozen_copy(policy: Policy) -> Policy:
     """Return a frozen copy of the model, which takes its memory again."""
     import copy
 
     model = copy.deepcopy(policy.model).eval().requires_grad_(False)
-    return Policy(model, pad=policy.pad, device=policy.device, autocast=policy._autocast)
+    copied = Policy(model, pad=policy.pad, device=policy.device, autocast=policy._autocast)
+    copied.packed = policy.packed
+    return copied
+
+
+def check_devices(recipe: TrainingRecipe) -> None:
+    """Raise ``InputError`` where the devices of this machine cannot run a recipe."""
+    there, usable = len(devices()), torch.cuda.is_available()
+    if there and not usable:
+        raise InputError(
+            f"nvidia-smi lists {there} device{'s' * (there > 1)}, and torch {torch.__version__} can"
+            f" use none: the driver is too old for CUDA {torch.version.cuda} or incomplete; update"
+            " it, or train on the CPU with CUDA_VISIBLE_DEVICES="
+        )
+    if recipe.dtype == "bf16" and usable and torch.cuda.get_device_capability() < (8, 0):
+        raise InputError(
+            f"recipe field dtype: bf16, which {torch.cuda.get_device_name()} does not compute (it"
+            " takes compute capability 8.0): set fp32"
+        )
 
 
 def load_base(resolved: str, recipe: TrainingRecipe) -> Any:
-    """Load a resolved model, bare."""
+    """Load a resolved model, bare; raises ``InputError`` where no device here can run it."""
+    check_devices(recipe)
     # A fully trained model stays in float32 under autocast: bf16 cannot hold small updates. PEFT
     # keeps adapters in float32.
     half = recipe.dtype == "bf16" and recipe.lora.r > 0

@@ -31,9 +31,9 @@ from composer_pipeline.diloco.supervisor import (
     end_with_supervisor,
 )
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.files import out_of_space
+from composer_pipeline.files import cache_dir, out_of_space
 from composer_pipeline.training.events import line
-from composer_pipeline.training.models import cache_dir, load_tokenizer, resolve_model
+from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData
 from composer_pipeline.training.run import HELD_OUT, write_recipe

@@ -254,6 +254,14 @@ class ComposerTrainer(GRPOTrainer):
             device=self.accelerator.device,
             autocast=self.accelerator.autocast,
         )
+        #: Why rows do not share forwards, or ``None``.
+        self.apart = (
+            "TRL's own forward carries the model's auxiliary loss"
+            if self.aux_loss_enabled
+            else why_not(self.policy, recipe)
+        )
+        if self.apart is not None and recipe.shared_prefix != "off":
+            self._on_event("separate_forwards", skip_steps, {"reason": self.apart})
         sampler = None
         if recipe.channels.grpo.weight and recipe.channels.grpo.sampled:
             seed = f"{recipe.seed}/{slot}"
@@ -270,14 +278,6 @@ class ComposerTrainer(GRPOTrainer):
         )
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
         self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Tensor | None]
-        #: Why rows do not share forwards, or ``None``.
-        self.apart = (
-            "TRL's own forward carries the model's auxiliary loss"
-            if self.aux_loss_enabled
-            else why_not(self.policy, recipe)
-        )
-        if self.apart is not None and recipe.shared_prefix != "off":
-            self._on_event("separate_forwards", skip_steps, {"reason": self.apart})
         self.held_out: HeldOut | None = None
         self._clock, self._dropped, self._over = time.monotonic(), False, False
 

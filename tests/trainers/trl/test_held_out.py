@@ -114,3 +114,26 @@ def test_a_replica_that_begins_again_measures_the_round_it_starts_from(make):
     trainer.args.max_steps = 2
     trainer.train()
     assert seen == [("held_out", 1), ("step", 2), ("held_out", 2), ("step", 3), ("held_out", 3)]
+
+
+@pytest.mark.parametrize(("every", "seen"), [(1, [1, 2, 3]), (2, [2, 3]), (5, [3])])
+def test_the_last_round_is_measured_whatever_the_interval(make, every, seen):
+    rounds = []
+    recipe = tiny_recipe(
+        "toy", diloco={"replicas": 1, "rounds": 3, "inner_steps": 1}, eval_every=every
+    )
+    trainer = make(recipe, on_event=lambda kind, _, numbers: rounds.append(numbers["round"]))
+    trainer.held_out = SimpleNamespace(measure=lambda: {"loss": 1.0})
+    for done in (1, 2, 3):
+        trainer._look(done)
+    assert rounds == seen
+
+
+def test_it_is_measured_without_dropout(held_out):
+    trainer, measuring = held_out
+    modes = []
+    for layer in trainer.policy.model.get_base_model().model.layers:
+        layer.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    measuring.measure()
+    assert modes
+    assert not any(modes)

@@ -23,7 +23,7 @@ def test_its_recipe_is_one_and_holds_its_rows(prompt):
 
 
 def test_a_line_has_both_ways_and_their_ratios():
-    ours, theirs = {"seconds": 2.0, "peak": 3.0 * 2**30}, {"seconds": 5.0, "peak": 6.0 * 2**30}
+    ours, theirs = losses_gpu.Found(2.0, 3.0 * 2**30), losses_gpu.Found(5.0, 6.0 * 2**30)
     line = losses_gpu._row("0.5B", 4096, ours, theirs)
     tokens = 8 * (4096 + 128) + 64  # four answers, two sides, the failed action twice, the hint
     cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -34,7 +34,7 @@ def test_a_line_has_both_ways_and_their_ratios():
 
 
 def test_a_way_without_memory_has_no_numbers():
-    line = losses_gpu._row("7B", 16384, {"seconds": 1.0, "peak": 2.0**30}, {})
+    line = losses_gpu._row("7B", 16384, losses_gpu.Found(1.0, 2.0**30), losses_gpu.Found())
     assert line.count("|") == 10
     assert line.endswith("| out of memory |  |  |  |")
 
@@ -46,6 +46,20 @@ def test_without_a_device_it_says_so(monkeypatch, capsys):
     assert "no CUDA device" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_every_side_trains_on_equal_rows_with_equal_settings():
+    sides = {
+        way: losses_gpu.measure("tiny", 768, way).ran for way in ("ours", "grpo", "sdpo", "dpo")
+    }
+    setting = "torch.float32, torch.float32, on"  # activation checkpointing
+    assert sides == {
+        "ours": {setting: ["1 x 1,530", "1 x 960 without gradient"]},
+        "grpo": {setting: ["4 x 896"]},
+        "sdpo": {setting: ["1 x 896", "1 x 960 without gradient"]},
+        "dpo": {setting: ["2 x 896"]},
+    }
+
+
 @pytest.fixture
 def model_steps(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
@@ -54,10 +68,10 @@ def model_steps(monkeypatch):
 
 def test_a_models_steps_stand_beside_their_sum(model_steps):
     found = {
-        "grpo": {"seconds": 4.0, "peak": 8.0 * 2**30},
-        "sdpo": {"seconds": 2.0, "peak": 6.0 * 2**30},
-        "dpo": {"seconds": 2.0, "peak": 0.0},
-        "ours": {"seconds": 2.0, "peak": 7.0 * 2**30},
+        "grpo": losses_gpu.Found(4.0, 8.0 * 2**30),
+        "sdpo": losses_gpu.Found(2.0, 6.0 * 2**30),
+        "dpo": losses_gpu.Found(2.0, 0.0),
+        "ours": losses_gpu.Found(2.0, 7.0 * 2**30),
     }
     lines = model_steps.rows_of(1024, found)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -72,8 +86,8 @@ def test_a_models_steps_stand_beside_their_sum(model_steps):
 
 
 def test_a_step_without_memory_leaves_no_sum(model_steps):
-    found = {way: {"seconds": 1.0, "peak": 2.0**30} for way in ("grpo", "sdpo", "ours")}
-    lines = model_steps.rows_of(4096, {**found, "dpo": {}})
+    found = {way: losses_gpu.Found(1.0, 2.0**30) for way in ("grpo", "sdpo", "ours")}
+    lines = model_steps.rows_of(4096, {**found, "dpo": losses_gpu.Found()})
     assert [line.count("out of memory") for line in lines] == [0, 0, 1, 1, 0]
     assert lines[-1].endswith("| 1.00 |  |")
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
+from trainers.trl import policy
 from trainers.trl.policy import load_base
 
 
@@ -61,3 +63,20 @@ def test_every_weight_under_bf16_stays_in_fp32(build_trainer, tokenizer, data, t
     with trainer.policy._autocast():
         assert torch.get_autocast_dtype("cpu") is torch.bfloat16
         assert torch.is_autocast_enabled("cpu")
+
+
+def test_devices_that_cannot_run_a_recipe_are_named_before_the_first_step(monkeypatch):
+    half = tiny_recipe("toy", dtype="bf16")
+    policy.check_devices(half)  # a CPU can
+    monkeypatch.setattr(policy, "devices", lambda: ["an old driver's"])
+    with pytest.raises(InputError, match=r"lists 1 device, .* driver is too old") as said:
+        policy.load_base("nowhere", half)
+    assert "\n" not in str(said.value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    with pytest.raises(InputError, match="dtype: bf16, which Tesla T4 does not compute"):
+        policy.check_devices(half)
+    policy.check_devices(tiny_recipe("toy"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
+    policy.check_devices(half)

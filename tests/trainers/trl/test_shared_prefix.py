@@ -1,9 +1,12 @@
 """A tree's states and gradients are those of its sequences; its masks agree; it says when not."""
 
+import copy
+import random
 from functools import partial
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -17,19 +20,11 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
 from trainers.trl import shared_prefix
-from trainers.trl.policy import Policy
+from trainers.trl.attention import NAME
+from trainers.trl.policy import Policy, tree_attention
 from trainers.trl.rows import Row
-from trainers.trl.shared_prefix import (
-    Item,
-    SharedStates,
-    Tree,
-    mask_of,
-    masked_attention,
-    padded_trees,
-    trees_of,
-    visible,
-    why_not,
-)
+from trainers.trl.shared_prefix import SharedStates, why_not
+from trainers.trl.trees import BLOCK, Item, Layout, Tree, block_mask, trees_of, visible
 
 SIZES = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
@@ -129,43 +124,100 @@ def test_two_ways_back_add_up_to_one():
     assert float((parts - whole).norm() / whole.norm()) < 1e-12
 
 
-def test_masks_show_the_path_and_nothing_else():
-    trees = [of.tree for of in shared()]
-    seen = visible(trees)
-    for i, tree in enumerate(trees):
-        for node in range(len(tree)):
-            path, at = set(), node
-            while at >= 0:
-                path.add(at)
-                at = tree.parents[at]
-            assert set(seen[i, node].nonzero().flatten().tolist()) == path
-    b, q, k = torch.meshgrid(*(torch.arange(n) for n in seen.shape), indexing="ij")
-    flex = mask_of(trees, "cpu")(b, torch.zeros_like(b), q, k)
-    for i, tree in enumerate(trees):
-        real = slice(0, len(tree))
-        assert torch.equal(flex[i, real, real], seen[i, real, real])
-        assert not flex[i, real, len(tree) :].any()
-    assert flex.diagonal(dim1=1, dim2=2).all()
-    ids, positions = padded_trees(trees, 0, "cpu")
-    assert ids.shape == positions.shape == seen.shape[:2]
-    assert positions[0].max() < ids.shape[1] - 1  # they begin again at a branch
+def path_of(tree, node):
+    """Return a node and all before it, by their tokens' nodes."""
+    path = set()
+    while node >= 0:
+        path.add(node)
+        node = tree.parents[node]
+    return path
+
+
+def random_trees(seed, count=3, rows=12):
+    """Return trees whose rows branch anywhere, also at a branch that is no longer the last."""
+    draw = random.Random(seed)
+
+    def row():
+        prompt = [draw.randrange(2) for _ in range(draw.randrange(1, 60))]
+        return Row(prompt, [5] * draw.randrange(1, 9))
+
+    return [Tree([row() for _ in range(rows)]) for _ in range(count)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_masks_show_the_path_and_nothing_else(packed):
+    for trees in ([of.tree for of in shared()], random_trees(1), random_trees(2)):
+        layout = Layout(trees, 0, packed=packed)
+        seen = visible(layout.ends)
+        padding = torch.ones(layout.ids.shape, dtype=torch.bool)
+        for i, tree in enumerate(trees):
+            for node in range(len(tree)):
+                row, at = layout.at(i, node)
+                path = {layout.at(i, other) for other in path_of(tree, node)}
+                assert {(row, k) for k in seen[row, at].nonzero().flatten().tolist()} == path
+                assert int(layout.ids[row, at]) == tree.tokens[node]
+                assert int(layout.positions[row, at]) == tree.depths[node] == len(path) - 1
+                padding[row, at] = False
+        alone = torch.eye(seen.shape[-1], dtype=torch.bool)
+        for row, at in padding.nonzero().tolist():
+            assert torch.equal(seen[row, at], alone[at])
+
+
+def test_blocks_cover_what_is_seen_and_full_ones_hold_nothing_else():
+    for seed in range(6):
+        layout = Layout(random_trees(seed, rows=8 * (seed + 1)), 0, packed=True)
+        mask, seen = block_mask(layout.ends, "cpu"), visible(layout.ends)[0]
+        tiles = seen.unfold(0, BLOCK, BLOCK).unfold(1, BLOCK, BLOCK).flatten(2)
+        full = taken(mask.full_kv_num_blocks, mask.full_kv_indices)
+        part = taken(mask.kv_num_blocks, mask.kv_indices)
+        assert not (full & part).any()
+        assert torch.equal(full | part, tiles.any(-1))
+        assert tiles.all(-1)[full].all()
+
+
+def taken(counts, indices):
+    """Return the table of blocks that a mask reads."""
+    table = torch.zeros(indices.shape[-2:], dtype=torch.bool)
+    for i, count in enumerate(counts[0, 0].tolist()):
+        table[i, indices[0, 0, i, :count].long()] = True
+    return table
 
 
 def test_flex_attention_computes_what_the_dense_mask_does():
     from torch.nn.attention.flex_attention import flex_attention
 
-    from trainers.trl.shared_prefix import block_mask
-
-    trees = [of.tree for of in shared()]
-    width = max(map(len, trees))
+    layout = Layout(random_trees(3), 0, packed=True)
     torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 1, width, 8).unbind()
+    query, key, value = torch.randn(3, 1, 2, layout.ids.shape[-1], 8).unbind()
     dense = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=visible(trees).unsqueeze(1)
+        query, key, value, attn_mask=visible(layout.ends).unsqueeze(1)
     )
-    flex = flex_attention(query, key, value, block_mask=block_mask(trees, "cpu"))
-    for i, tree in enumerate(trees):
-        torch.testing.assert_close(flex[i, :, : len(tree)], dense[i, :, : len(tree)])
+    flex = flex_attention(query, key, value, block_mask=block_mask(layout.ends, "cpu"))
+    torch.testing.assert_close(flex, dense)
+
+
+class Largest(TorchDispatchMode):
+    """Keeps the number of elements of the largest tensor that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (list, tuple)) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("size", [8192, 16384])
+def test_a_mask_of_blocks_holds_no_tensor_beyond_the_rows_own_size(size):
+    prompt = [i % 31 for i in range(size - 600)]
+    rows = [Row(prompt, [k] * 129) for k in range(4)]
+    with Largest() as largest:
+        layout = Layout([Tree(rows)], 0, packed=True)
+        block_mask(layout.ends, "cpu")
+    assert layout.ids.shape[-1] == size
+    assert largest.numel <= 1.01 * size
 
 
 def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
@@ -189,6 +241,12 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
     demands = recipe.model_copy(update={"shared_prefix": "on"})
     with pytest.raises(InputError, match="shared_prefix: on, but the attention of model mistral"):
         why_not(student(window), demands)
+    # In bf16 rounding hides it, so the probe widens the model while it runs.
+    narrow = copy.deepcopy(window).to(torch.bfloat16)
+    before = {name: p.clone() for name, p in narrow.named_parameters()}
+    assert why_not(student(narrow), recipe.model_copy(update={"dtype": "bf16"})) == said
+    assert all(torch.equal(before[name], p) for name, p in narrow.named_parameters())
+    assert why_not(student(llama(torch.bfloat16)), recipe) is None
     # A window that no row of the run reaches does no harm.
     wide = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=100)).eval()
     assert why_not(student(wide), recipe) is None
@@ -201,11 +259,12 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
 def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     told = Policy(llama(torch.float32), pad=0, device="cuda")
     recipe = tiny_recipe("toy")
-    monkeypatch.setattr(shared_prefix, "_has", lambda name: name != "triton")
+    monkeypatch.setattr(shared_prefix, "can_compile", lambda: False)
     said = why_not(told, recipe)
     assert said is not None
     assert "no module triton" in said
     assert "set attention: eager" in said
-    with masked_attention(told):
-        assert told.model.config._attn_implementation == "flex_attention"
+    told.packed = True
+    with tree_attention(told):
+        assert told.model.config._attn_implementation == NAME
     assert told.model.config._attn_implementation == "sdpa"

@@ -20,7 +20,7 @@ from composer_pipeline.training.rows import (
     writing_rows,
 )
 from trainers.trl.base_pass import rows_to_score
-from trainers.trl.rows import planned
+from trainers.trl.rows import Stream, planned
 
 FIELDS = {"grpo": "groups", "sdpo": "hints", "dpo": "pairs", "sft": "demonstrations"}
 BOTH = pytest.mark.parametrize("draw", ["independent", "by-state"])
@@ -83,6 +83,13 @@ def test_each_row_of_a_share_comes_once_an_epoch(draw, slot):
         own = set(taken)
         for start in range(0, len(taken) - len(own) + 1, len(own)):
             assert set(taken[start : start + len(own)]) == own
+
+
+def test_epochs_have_orders_of_their_own():
+    stream = Stream({row: row for row in range(12)}, seed="0/0")
+    epochs = [stream.take(12) for _ in range(3)]
+    assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 @BOTH

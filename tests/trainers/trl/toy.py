@@ -7,6 +7,7 @@ not memory.
 """
 
 import copy
+import random
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -83,6 +84,25 @@ def rows() -> TrainingData:
     )
 
 
+def random_rows(count, longest, seed=7) -> TrainingData:
+    """Return rows of all channels, of very different lengths; some share their beginning."""
+    draw = random.Random(seed)
+
+    def ids(n):
+        return [draw.randrange(5, VOCAB) for _ in range(n)]
+
+    start, groups, pairs, hints, demonstrations = ids(longest), [], [], [], []
+    for i in range(count):
+        prompt = start[: draw.randrange(longest // 3, longest)] + ids(draw.randrange(1, 30))
+        answers = [ids(draw.randrange(4, 40)) for _ in range(3)]
+        groups.append(Group(f"g{i}", prompt, answers, [1, 2, 1], [1.0, 0.0, 0.4], "{}"))
+        pairs.append(Pair(f"p{i}", prompt, answers[0], answers[1], 0.5 + i))
+        hinted = prompt[:9] + ids(draw.randrange(1, 60)) + prompt[9:]
+        hints.append(Hint(f"h{i}", prompt, hinted, answers[1], 1, len(answers[1]) - 2, answers[0]))
+        demonstrations.append(Demonstration(f"d{i}", prompt, answers[2]))
+    return TrainingData(groups=groups, pairs=pairs, hints=hints, demonstrations=demonstrations)
+
+
 @torch.no_grad()
 def held_out(model) -> dict[str, float]:
     """Return mean log p(right), log p(WRONG) and their difference on the held-out half."""
@@ -117,11 +137,13 @@ def trainer(folder, model, tokenizer, recipe, rows, **options):
     from trainers.trl.policy import Policy
     from trainers.trl.trainer import ComposerTrainer
 
-    bare = Policy(model, pad=tokenizer.pad_token_id, device="cpu")
+    model = copy.deepcopy(model)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    bare = Policy(model.to(device), pad=tokenizer.pad_token_id, device=device)
     base = score(bare, recipe, rows, folder)
     torch.manual_seed(0)
     found = ComposerTrainer(
-        model=copy.deepcopy(model), recipe=recipe, data=gate(recipe, rows, base.gains())[0],
+        model=model, recipe=recipe, data=gate(recipe, rows, base.gains())[0],
         base=base, output_dir=folder, tokenizer=tokenizer, **options,
     )  # fmt: skip
     # What transformers' loop sets before the first step.

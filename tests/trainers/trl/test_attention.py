@@ -1,0 +1,108 @@
+"""The attention of packed trees as on CUDA, emulated on the CPU: how often it is compiled."""
+
+import random
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.training.recipe import TrainingRecipe
+from tests.places import ROOT
+from tests.trainers.trl.toy import random_rows
+from trainers.trl import attention
+from trainers.trl.rows import Row
+from trainers.trl.trees import Layout, Tree, block_mask
+
+#: All shipped recipes; those that differ most in what they train run with the quick tests.
+RECIPES = [
+    pytest.param(path, marks=() if path.stem in ("default", "smoke") else pytest.mark.slow)
+    for path in sorted((ROOT / "recipes" / "train").glob("*.yaml"))
+]
+STEPS = 24
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Send this device's trees through the compiled call; return the graphs that were compiled."""
+    graphs = []
+
+    def backend(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(attention, "DEVICES", ("cpu",))
+    monkeypatch.setattr(attention, "BACKEND", backend)
+    # torch refuses a backward of FlexAttention on a CPU, where it has no fused one.
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+    attention._compiled.cache_clear()
+    torch._dynamo.reset()
+    yield graphs
+    attention._compiled.cache_clear()
+    torch._dynamo.reset()
+
+
+def model():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=24, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=4096,
+        tie_word_embeddings=True, pad_token_id=4, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def small(path, **changes):
+    """Return a shipped recipe with its channels and settings, for a tiny model and 24 steps."""
+    fields = TrainingRecipe.load(path).model_dump() | {
+        "model": "toy", "dtype": "fp32", "threads": 1, "steps": None, "epochs": None, "ranks": {},
+        "data": {"max_prompt_tokens": 512, "max_completion_tokens": 64}, "micro_batch_tokens": 450,
+        "diloco": {"replicas": 1, "rounds": 1, "inner_steps": STEPS}, **changes,
+    }  # fmt: skip
+    fields["channels"]["sdpo"]["hint_gain"] = False
+    return TrainingRecipe.model_validate(fields)
+
+
+@pytest.mark.parametrize("path", RECIPES)
+def test_a_recipe_compiles_few_variants_whatever_its_windows(
+    path, compiled, build_trainer, tiny_tokenizer
+):
+    trainer = build_trainer(model(), tiny_tokenizer, small(path), random_rows(12, 120))
+    assert trainer.apart is None
+    assert trainer.policy.packed
+    draw = random.Random(1)
+    for _ in range(STEPS):
+        for channel in trainer.channels:
+            channel._per_step = draw.randrange(1, 4)
+        trainer._micro_batch_tokens = draw.choice([150, 300, 450, 700])
+        trainer.training_step(trainer.model, {})
+        trainer.state.global_step = (trainer.state.global_step + 1) % 4
+    assert 1 <= len(compiled) <= 3
+
+
+def attend(heads, **changed):
+    """Run the attention of a packed row of two blocks, with its backward."""
+    layout = Layout([Tree([Row([1] * 9, [2, 3])])], 0, packed=True)
+    size = (1, heads, layout.ids.shape[-1], 8)
+    query, key, value = (torch.randn(size, requires_grad=True) for _ in "qkv")
+    mask = block_mask(layout.ends, "cpu")
+    out, _ = attention._forward(None, query, key, value, mask, 0.3, **changed)
+    out.sum().backward()
+    return query.grad
+
+
+def test_where_torch_would_hold_all_scores_it_ends_with_a_sentence(compiled):
+    with torch._dynamo.config.patch(recompile_limit=2):
+        attend(1)
+        attend(2)
+        with pytest.raises(ComposerError, match=r"compiled too often .* set shared_prefix: off"):
+            attend(3)
+    assert len(compiled) == 2
+
+
+def test_what_it_cannot_compute_is_refused(compiled):
+    with pytest.raises(ValueError, match="s_aux"):
+        attend(1, s_aux=torch.zeros(1))
+    assert attend(1, softcap=2.0).isfinite().all()
+    assert not torch.equal(attend(1, softcap=0.01), attend(1))

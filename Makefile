@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
+  bench-training-rows bench-labels bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ proof: $(STAMP) ## arms of the loss on a small world, with intervals (hours; PRO
 proof-real: $(STAMP) ## arms of the loss on your own sessions' error turns, without teachers or money (PROOF_ARGS="--sessions DIR"; an hour and more)
 	$(BIN)/python -m examples.proof.real $(PROOF_ARGS)
 
-proof-gpu: $(STAMP) ## the proof with a model of 0.5B to 4B on one GPU (24 GB), and its step beside TRL's trainers (PROOF_ARGS="--model DIR_OR_ID"; never run on a GPU)
+proof-gpu: $(STAMP) ## the proof with a model of 0.5B to 4B on one GPU (24 GB), and its step beside TRL's trainers (PROOF_ARGS="--model DIR_OR_ID"; not yet run on one)
 	$(BIN)/python -m examples.proof.gpu $(PROOF_ARGS)
 
 # A file's tests share its fixtures, so a file stays on one worker; tests/conftest.py orders the files.
@@ -108,6 +108,9 @@ bench-redaction: $(STAMP) ## redaction: MB/s and false alarms; recall beside bet
 	-$(BIN)/python benchmarks/redaction.py
 	$(BIN)/python benchmarks/redaction_recall.py
 
+bench-labels: $(STAMP) ## verdicts and culprits of error turns beside labels that people gave (needs the shared labels; a minute)
+	$(BIN)/python benchmarks/labels.py $(BENCH_ARGS)
+
 bench-ledger: $(STAMP) ## the budget ledger: CPU for each call, on SQLite and PostgreSQL
 	$(BIN)/python benchmarks/ledger.py $(BENCH_ARGS)
 
@@ -160,7 +163,10 @@ bench-three-steps: $(STAMP) ## the composer's step beside the sum of TRL's GRPO,
 	$(BIN)/python -m benchmarks.losses_gpu --cpu
 
 bench-losses-gpu: $(STAMP) ## the composer's step beside TRL's trainers on a GPU, random weights (ten minutes)
-	$(BIN)/python -m benchmarks.losses_gpu
+	$(BIN)/python -m benchmarks.losses_gpu $(BENCH_ARGS)
+
+gpu-day: $(STAMP) ## what a lent CUDA machine needs, into build/gpu-day, and the commands (GPU_DAY_ARGS=--dry-run; --record OUT)
+	$(BIN)/python -m scripts.gpu_day $(GPU_DAY_ARGS)
 
 bench-training-rows: $(STAMP) ## memory of a replica's training rows beside Python lists (writes 3 GB, then removes it)
 	$(BIN)/python benchmarks/training_rows.py $(BENCH_ARGS)

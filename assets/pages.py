@@ -44,8 +44,9 @@ PLOTS: Mapping[str, Mapping[str, str]] = {
         **_DAILY,
         "tool_error": "hints from a tool's error message",
         "exit_code": "hints from a command that failed",
-        "user_rejection": "hints from a user who rejected a call",
-        "user_correction": "hints from a user who corrected the agent",
+        "user_rejection": "hints from a user who rejected a call and said what to do instead",
+        "user_correction": "hints from a user who interrupted and said what to do instead",
+        "soft_failure": "hints from an output that shows a failure which was not reported",
         "mean_leakage": "share of the failing call's words that its hint repeats",
     },
     "budget": {

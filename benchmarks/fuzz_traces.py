@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from composer_pipeline.redaction.redact import Redacted
 from composer_pipeline.traces.content_store import Redactor
 from composer_pipeline.traces.messages import Composer, MessageStore
 from composer_pipeline.traces.parse import analyse
@@ -103,7 +104,9 @@ def spoil(records: list[dict[str, Any]], rng: random.Random) -> bytes:
 
 def check(data: bytes) -> None:
     """Read spoiled bytes; fail where a state is not in them."""
-    graph, stats, facts = analyse(data, redactor=Redactor(lambda raw, names: (raw, Counter())))
+    graph, stats, facts = analyse(
+        data, redactor=Redactor(lambda raw, names: [Redacted(one, Counter()) for one in raw])
+    )
     assert facts["states"] <= facts["responses"] <= stats.records
     compose = Composer(graph, MessageStore())
     plain = data.decode("utf-8", "replace")

@@ -39,6 +39,12 @@ def folder_mode() -> int:
     return mode | (mode & 0o444) >> 2
 
 
+def cache_dir() -> Path:
+    """Return the cache folder: ``$COMPOSER_CACHE`` or ``~/.cache/composer-pipeline``."""
+    configured = os.environ.get("COMPOSER_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "composer-pipeline"
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its missing parents with the mode of new folders."""
     if path.is_dir():

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,6 +42,7 @@ class Settings(BaseModel):
     publish_simulated: bool = False
     keep_runs_days: int = 0
     executor: str = "in_process"
+    second_scanner: Literal["on", "off"] = "on"
     evaluate_per_kind: int = Field(default=0, ge=0)
 
     @property

@@ -1,15 +1,15 @@
 """Versions of what is computed, raised when the same input gives another result."""
 
 #: Session records to states and messages.
-PARSER_VERSION = "3"
+PARSER_VERSION = "4"
 #: The redaction rules. Messages that another version redacted are redacted again.
-REDACTION_VERSION = 7
+REDACTION_VERSION = 8
 #: A state to a chat request; part of every reply's provenance.
 CONVERTER_VERSION = "1"
 #: Error turns to hints.
-HINTS_VERSION = "1"
+HINTS_VERSION = "2"
 #: States and replies to votes and pairs.
-PAIRS_VERSION = "2"
+PAIRS_VERSION = "3"
 #: Pairs and a recipe to normalised pairs.
 NORMALIZE_VERSION = "1"
 #: A dataset and a recipe to a trained model.

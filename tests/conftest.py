@@ -15,6 +15,7 @@ from tests.places import ROOT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["COMPOSER_SECOND_SCANNER"] = "off"  # no process of an ingest outlives its test
 os.environ["COMPOSER_ENV_FILE"] = os.devnull  # a developer's own .env
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 # The graph's days begin where its tests' days do, whatever sessions this machine has.

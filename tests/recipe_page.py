@@ -22,7 +22,8 @@ A training run is one YAML file (`composer-pipeline train --recipe FILE`). Shipp
 1.5B), `gpu-80gb` (7B to 8B), `gpu-8x80gb` (32B over eight GPUs), `default` (as `gpu-24gb`) and
 `demo`. The weights of `default` and `gpu-*` are those that won the [proof](proof.md). Before a run,
 `composer-pipeline train --plan` prints rows, steps and memory, and fails if the run does not fit;
-`--probe` times three real steps. Memory on a GPU is predicted, not measured.
+`--probe` times three real steps. Memory on a GPU is predicted; it was
+measured for two settings ([On a GPU](gpu.md)).
 
 This page is generated from the code: `python -m tests.recipe_page > docs/recipes.md`.
 """

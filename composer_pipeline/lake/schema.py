@@ -72,16 +72,24 @@ PAIR_COLUMNS: _Columns = {
     **STATE_ID,
     "project": (TEXT, "redacted working directory of the session"),
     "prompt": (JSON_LIST, "chat messages before the action"),
-    "chosen": (JSON_LIST, "the teachers' action"),
+    "chosen": (JSON_LIST, "the teachers' action, or the agent's own as it should have been"),
     "rejected": (JSON_LIST, "the agent's action"),
     "tools": (JSON_LIST, "tool schemas offered"),
-    "tier": (TEXT, "gold or silver"),
+    "source": (
+        TEXT,
+        "teachers; fixup: the agent's edit with its own later fix folded in; recovery: its own"
+        " later call that worked in place of the failed one",
+    ),
+    "evidence": (TEXT, "what the error said, for fixup and recovery; else null"),
+    "distance": (INT32, "states from the action to the one that mended it; null for teachers"),
+    "verified_by": (TEXT, "state whose check or call worked afterwards; null for teachers"),
+    "tier": (TEXT, "gold or silver; fixup and recovery have no vote"),
     "n_teachers": (INT32, "usable teacher replies"),
     "n_agree": (INT32, "families in the winning cluster"),
     "n_families": (INT32, "families that voted"),
     "winner_level": (TEXT, "loosest level of agreement inside the winning cluster"),
     "student_level": (TEXT, "level of agreement of the agent with the chosen action"),
-    "agreement": (FLOAT, "n_agree / n_families"),
+    "agreement": (FLOAT, "n_agree / n_families; 0 without a vote"),
     "chosen_models": (STRINGS, "models of the winning cluster"),
     "chosen_families": (STRINGS, "families of the winning cluster"),
     "rejected_model": (TEXT, "the agent's model"),
@@ -113,7 +121,8 @@ PAIR_COLUMNS: _Columns = {
 }
 PAIRS = _table(
     "pairs",
-    "Preference pairs: teachers that agree with each other against the agent.",
+    "Preference pairs: teachers that agree with each other against the agent, and the agent"
+    " against itself.",
     ("pair_id",),
     ("day",),
     PAIR_COLUMNS,
@@ -381,14 +390,20 @@ DATASET_DROPS = _dataset(
 
 HINTS = _table(
     "hints",
-    "What a trace says was wrong with an action, and the span it should teach.",
+    "What a trace says was wrong with an action, at the state that caused it, and the span it"
+    " should teach.",
     ("state_id",),
     ("day",),
     {
         **STATE_ID,
-        "source": (TEXT, "tool_error, exit_code, user_rejection or user_correction"),
-        "error_kind": (TEXT, "as in states"),
-        "text": (TEXT, "the hint, redacted"),
+        "source": (TEXT, "as hint_source in states"),
+        "error_kind": (TEXT, "as in states, of the error turn"),
+        "error_state_id": (TEXT, "the error turn; the state itself for a mistake"),
+        "verdict": (TEXT, "of the error turn: mistake, revealed or user_choice"),
+        "culprit_by": (TEXT, "how the culprit was found, as in states"),
+        "confidence": (FLOAT, "how sure that is, in [0, 1]"),
+        "text": (TEXT, "the hint: the lesson of the error turn, redacted, at most 600 characters"),
+        "whole": (TEXT, "the whole text that it was cut from"),
         "span_call": (INT32, "index of the call it is about; -1 is the whole action"),
         "span_text": (TEXT, "JSON arguments of that call, or the action's text"),
         "leakage": (FLOAT, "share of the span's word 3-grams that the hint contains"),
@@ -500,12 +515,37 @@ STATES = _table(
             "user_rejection, failing_tests, exit_code, failed_edit, tool_error,"
             " user_correction, soft_failure (a guess), or null",
         ),
-        "hint": (TEXT, "what the trace says was wrong, redacted, or null"),
+        "hint": (TEXT, "what the trace says was wrong, redacted, as a whole, or null"),
         "hint_source": (
             TEXT,
             "tool_error, exit_code, user_rejection, user_correction or soft_failure",
         ),
         "hint_call": (INT32, "index of the failing call; -1 is the whole action"),
+        "verdict": (
+            TEXT,
+            "whose mistake an error turn was: mistake (of this action), revealed (of an earlier"
+            " one), preexisting, not_an_error, user_choice or unclear; null elsewhere",
+        ),
+        "verdict_reason": (TEXT, "the rule that gave the verdict"),
+        "verdict_evidence": (TEXT, "the line of the output that the rule read"),
+        "culprit_state_id": (TEXT, "state whose action caused it, or null"),
+        "culprit_call": (INT32, "index of the call there; -1 is the whole action"),
+        "culprit_by": (TEXT, "how the culprit was found: line, symbol, file or order"),
+        "culprit_confidence": (FLOAT, "how sure that is, in [0, 1]"),
+        "lesson": (TEXT, "the hint cut down to the lines that would have helped, or null"),
+        "caused_error": (
+            TEXT,
+            "state of the first error turn whose culprit this action is, its own for a mistake or"
+            " where the user said what to do instead; null elsewhere",
+        ),
+        "fixed_action": (
+            TEXT,
+            "the action with its later fix of the same session folded in, as JSON like action; null"
+            " where none is shown to apply and to pass",
+        ),
+        "fixed_by": (TEXT, "state of the last edit that is folded in"),
+        "fix_verified_by": (TEXT, "state whose check passed behind it, and had failed before"),
+        "fix_distance": (INT32, "states from the action to that edit"),
         "project": (TEXT, "redacted working directory of the session"),
         "cwd": (TEXT, "redacted working directory of the response"),
         "model": (TEXT, "model that answered"),

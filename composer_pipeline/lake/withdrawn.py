@@ -1,4 +1,4 @@
-"""Tombstones of withdrawn sessions, which stay for ever.
+"""Tombstones of withdrawn sessions, which stay for ever, and what was published where.
 
 A tombstone holds only hashes: of what was named, of its sessions' ids and, for a repository, of its
 folders, so that its later sessions are known too.
@@ -105,3 +105,50 @@ class Withdrawn:
             return False
         path = PurePosixPath(project)
         return any(digest_of(str(part)) in self._folders for part in (path, *path.parents))
+
+
+RELEASES = "publications.json"
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """The newest publication of a repository.
+
+    ``withdrawn`` are the withdrawals that nothing in the repository's history holds any more;
+    ``sessions`` maps the digest of each session that its history holds to the first tag that did.
+    """
+
+    commit: str
+    tag: str = ""
+    withdrawn: list[str] = []
+    sessions: dict[str, str] = {}
+
+
+def publications(lake: Lake) -> dict[str, Publication]:
+    """Return the newest publication of each repository, ``owner/name``."""
+    if not lake.exists(RELEASES):
+        return {}
+    try:
+        return msgspec.json.decode(lake.get_bytes(RELEASES), type=dict[str, Publication])
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"lake {lake.url}: {RELEASES} is damaged ({error}); remove it and publish again"
+        ) from error
+
+
+def remember_publication(lake: Lake, repo: str, publication: Publication) -> None:
+    """Replace the record of a repository; nothing is written where nothing changed."""
+    known = publications(lake)
+    if known.get(repo) != publication:
+        data = msgspec.json.encode({**known, repo: publication}, order="sorted")
+        lake.put_bytes(RELEASES, msgspec.json.format(data, indent=1))
+
+
+def releases_of(lake: Lake, sessions: Iterable[str]) -> dict[str, str]:
+    """Return the repositories whose history holds one of the sessions, and since which tag."""
+    wanted = set(map(digest_of, sessions))
+    found = {}
+    for repo, item in publications(lake).items() if wanted else ():
+        tags = [item.sessions[digest] for digest in item.sessions.keys() & wanted]
+        if tags or not item.sessions:  # an older version did not record them
+            found[repo] = min(tags, default="unknown")
+    return found

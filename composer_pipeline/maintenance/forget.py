@@ -10,6 +10,8 @@ What a trained model, a published dataset, a backup, or the disk's free blocks h
 import json
 import re
 import shutil
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -30,9 +32,15 @@ from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import UNFINISHED
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake, exports, prune_exports
-from composer_pipeline.lake.withdrawn import add_withdrawal, remove_withdrawal, withdrawals
+from composer_pipeline.lake.withdrawn import (
+    add_withdrawal,
+    releases_of,
+    remove_withdrawal,
+    withdrawals,
+)
 from composer_pipeline.maintenance.verify import blobs
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.states.load import sessions_of_messages
 from composer_pipeline.teachers.ledger.ledger import Ledger, existing_ledger
 from composer_pipeline.teachers.replies import redacted_row, write_replies
 from composer_pipeline.traces.archive import (
@@ -105,30 +113,31 @@ def _remove_leftovers(lake: Lake) -> None:
         shutil.rmtree(Path(lake.root, UNFINISHED), ignore_errors=True)
 
 
+def exports_of(lake: Lake, sessions: set[str], pairs: set[str]) -> dict[Path, bytes]:
+    """Return the exported files with rows of sessions, and what is left of each without them."""
+    # A file without one of the columns, or that is not Parquet, is somebody else's: it stays.
+    found = {}
+    for path in exports(lake):
+        before, after = path.read_bytes(), b""
+        if not _is_session(before, sessions) and not _shows(before, sessions):
+            rows = path.suffix == ".parquet"
+            left = _rows(path, sessions, pairs) if rows else _lines(before, sessions | pairs)
+            after = before if left is None else left
+        if after != before:
+            found[path] = after
+    return found
+
+
 def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
     """Remove the rows of sessions from exported files; return the files that had some."""
-    # A file without one of the columns, or that is not Parquet, is somebody else's: it stays.
-    changed = []
-    for path in exports(lake):
-        before = path.read_bytes()
-        if _is_session(before, sessions) or _shows(before, sessions):
-            path.unlink()
-            changed.append(str(path))
-            continue
-        after = (
-            _lines(before, sessions | pairs)
-            if path.suffix != ".parquet"
-            else _rows(path, sessions, pairs)
-        )
-        if after is None or after == before:
-            continue
+    changed = exports_of(lake, sessions, pairs)
+    for path, after in changed.items():
         if after:
             replace(path, after, str(path))
         else:
             path.unlink()
-        changed.append(str(path))
     prune_exports(lake)
-    return changed
+    return list(map(str, changed))
 
 
 def _shows(data: bytes, sessions: set[str]) -> bool:
@@ -341,6 +350,8 @@ class ForgetReport(Report):
     archived_files: int
     replies: int = 0
     exports: list[str] = field(default_factory=list)
+    #: Repositories whose history holds them, and since which tag: a withdrawal reaches those.
+    releases: dict[str, str] = field(default_factory=dict)
     #: Training runs of this lake: only removing their folders removes what they learned.
     runs: list[str] = field(default_factory=list)
 
@@ -380,7 +391,8 @@ def forget(
             len(plan.states),
             len(plan.pairs),
             len(plan.files),
-            exports=[str(path) for path in exports(lake)],
+            exports=list(map(str, exports_of(lake, set(plan.sessions), set(plan.pairs)))),
+            releases=releases_of(lake, plan.sessions),
             runs=_runs(lake),
         )
         if dry_run:
@@ -488,8 +500,14 @@ def _runs(lake: Lake) -> list[str]:
 
 
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-#: The commands that apply the withdrawal to a repository on the Hub.
-NEXT = ("composer-pipeline dataset", "composer-pipeline publish --repo OWNER/NAME")
+
+
+def _next(lake: Lake, sessions: Iterable[str]) -> list[str]:
+    """Return the commands that apply a withdrawal to the repositories on the Hub."""
+    repos = sorted(releases_of(lake, sessions)) or ["OWNER/NAME"]
+    publish = [f"composer-pipeline publish --repo {repo}" for repo in repos]
+    return ["composer-pipeline dataset", *publish]
+
 
 Kind = Literal["session", "repository", "text"]
 
@@ -504,7 +522,7 @@ class WithdrawReport(Report):
     tombstones: int = 0
     #: ``None`` if the lake held nothing any more.
     forgotten: ForgetReport | None = None
-    next: list[str] = field(default_factory=lambda: list(NEXT))
+    next: list[str] = field(default_factory=list)
 
 
 def withdraw(
@@ -529,7 +547,7 @@ def withdraw(
         return _unknown(lake, session, dry_run, ledger, progress)
     run = partial(forget, lake, session=session, project=repository, text=text, ledger=ledger)
     plan = run(dry_run=True)
-    report = WithdrawReport(plan.sessions, dry_run, forgotten=plan)
+    report = WithdrawReport(plan.sessions, dry_run, forgotten=plan, next=_next(lake, plan.sessions))
     if dry_run:
         report.tombstones = len(withdrawals(lake))
         return report
@@ -552,7 +570,9 @@ def _finished(
     if not lake.exists(PLAN):
         raise InputError("name what to withdraw: --session, --repository or --text")
     done = forget(lake, dry_run=dry_run, ledger=ledger, progress=progress)
-    return WithdrawReport(done.sessions, dry_run, tombstones=len(withdrawals(lake)), forgotten=done)
+    report = WithdrawReport(done.sessions, dry_run, forgotten=done, next=_next(lake, done.sessions))
+    report.tombstones = len(withdrawals(lake))
+    return report
 
 
 def _unknown(
@@ -563,7 +583,7 @@ def _unknown(
     progress: Progress | None,
 ) -> WithdrawReport:
     """Add a tombstone for a session that is not in the lake."""
-    report = WithdrawReport([session], dry_run)
+    report = WithdrawReport([session], dry_run, next=_next(lake, [session]))
     if lake.exists(PLAN):
         report.forgotten = forget(lake, dry_run=dry_run, ledger=ledger, progress=progress)
     if not dry_run:
@@ -582,19 +602,48 @@ def redact_again(
     lake: Lake,
     days: Iterable[str] | None = None,
     *,
+    dry_run: bool = False,
     ledger: str | Path | None = None,
     progress: Progress | None = None,
-) -> tuple[ReparseReport, int]:
-    """Rewrite the traces and replies of days; return the report and the number of reply rows."""
-    wanted = None if days is None else list(days)
-    report = reparse(lake, wanted, progress=progress)
-    opened = existing_ledger(ledger) if ledger else None
+) -> ReparseReport:
+    """Rewrite the traces and replies of days, and say what still holds their sessions as they were.
+
+    With ``dry_run``, only the traces are written, and to a temporary folder.
+    """
+    wanted = lake.days("raw_files") if days is None else list(days)
+    before = {day: _stored(lake, day) for day in wanted if not lake.damaged_file(day)}
+    changed: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="reparse-") as folder:
+        scratch = Lake(folder) if dry_run else None
+        report = reparse(lake, wanted, into=scratch, progress=progress)
+        for day in filter(before.get, report.days):
+            (old, kinds), (new, now) = before[day], _stored(scratch or lake, day)
+            if gone := old.keys() - new.keys():
+                report.changed[day] = {"messages": len(gone), **(now - kinds)}
+                changed.update(*(old[key] for key in gone))
+    pairs = _ids(lake, ("pairs", "normalized_pairs", "dataset_pairs"), "pair_id", changed)
+    report.exports = list(map(str, exports_of(lake, changed, pairs)))
+    report.releases = releases_of(lake, changed)
+    if report.exports or report.releases:
+        withdraw = [f"composer-pipeline withdraw --session {name}" for name in sorted(changed)]
+        report.next = [*withdraw, *_next(lake, changed)]
+    opened = existing_ledger(ledger) if ledger and not dry_run else None
     with opened or nullcontext():
-        return report, sum(
-            _replies_of(lake, opened, part["teacher"], part["day"])
-            for part in lake.partitions("replies")
-            if wanted is None or part["day"] in wanted
-        )
+        for part in [] if dry_run else lake.partitions("replies"):
+            if days is None or part["day"] in wanted:
+                report.replies += _replies_of(lake, opened, part["teacher"], part["day"])
+    return report
+
+
+_PLACEHOLDER = re.compile(r"\[(?:SECRET_)?([A-Z0-9_]+)_[0-9a-f]{4}\]")
+
+
+def _stored(lake: Lake, day: str) -> tuple[dict[str, set[str]], Counter[str]]:
+    """Return the sessions of a day's messages, by their hashes, and its placeholders by kind."""
+    rows = lake.read("messages", days=[day], columns=["hash", "json", "n"]).to_pylist()
+    sessions = sessions_of_messages(lake, day)
+    kinds = Counter(kind for row in rows for kind in _PLACEHOLDER.findall(row["json"]))
+    return {row["hash"]: sessions[row["n"]] for row in rows}, kinds
 
 
 def _replies_of(lake: Lake, ledger: Ledger | None, teacher: str, day: str) -> int:

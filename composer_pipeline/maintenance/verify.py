@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
 from composer_pipeline.lake.parquet import DamagedFile
 from composer_pipeline.lake.schema import TABLES
-from composer_pipeline.lake.store import Lake, doubled_states, incomplete_prefixes
+from composer_pipeline.lake.store import Lake, doubled_states, exports, incomplete_prefixes
 from composer_pipeline.lake.withdrawn import Withdrawn
+from composer_pipeline.redaction.scanning import BATCH, Findings, Scanner
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.states.load import chain_digest
+from composer_pipeline.states.load import chain_digest, sessions_of_messages
 from composer_pipeline.teachers.ledger.ledger import Ledger, existing_ledger
 from composer_pipeline.traces.archive import blob_name
 from composer_pipeline.traces.parse import is_current, is_redacted
@@ -78,11 +80,33 @@ def verify(
     report.problems += _days(lake, sorted({row["day"] for row in manifest}), damaged)
     report.days = len({row["day"] for row in manifest})
     report.problems += _withdrawn(lake, damaged)
+    report.problems += _private(lake, parts, progress)
     opened = existing_ledger(ledger) if ledger else None
     if opened is not None and "replies" not in damaged:
         with opened:
             report.problems += _ledger(lake, opened, wanted, report)
     return report
+
+
+def _private(
+    lake: Lake, parts: list[tuple[str, dict[str, str]]], progress: Progress | None
+) -> list[str]:
+    """Return a sentence for each place, in tables and exports, that publishing would refuse."""
+    findings = Findings(Scanner(lake))
+    for done, (table, part) in enumerate(parts, start=1):
+        where, at = "/".join([table, *part.values()]), 0
+        with suppress(DamagedFile):  # reported with its bytes
+            of_day = sessions_of_messages(lake, part["day"]) if table == "messages" else None
+            for rows, _ in lake.batches(table, None, BATCH, **part):
+                if of_day is not None:
+                    names = [min(of_day[n], default="") for n in rows["n"].to_pylist()]
+                    rows = rows.append_column("session_id", pa.array(names))
+                at = findings.rows(rows, where, at)
+        if progress is not None:
+            progress("verify what is private", done, len(parts))
+    for path in exports(lake):
+        findings.file(str(path), path)
+    return findings.lines()
 
 
 def _withdrawn(lake: Lake, damaged: set[str]) -> Iterator[str]:

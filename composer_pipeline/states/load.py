@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
@@ -32,6 +32,17 @@ def chain_digest(hashes: Iterable[str | None]) -> str:
     """Return the value of ``chains.digest`` for messages with these hashes."""
     data = b"".join(bytes.fromhex(digest or "") for digest in hashes)
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def sessions_of_messages(lake: Lake, day: str) -> dict[int, set[str]]:
+    """Return the sessions that hold each message of a day, by its number."""
+    of_chain, found = defaultdict[str, set[str]](set), defaultdict[int, set[str]](set)
+    for row in lake.read("states", days=[day], columns=["chain_id", "session_id"]).to_pylist():
+        of_chain[row["chain_id"]].add(row["session_id"])
+    for row in lake.rows("chains", days=[day], columns=["chain_id", "messages"]):
+        for number in row["messages"]:
+            found[number] |= of_chain[row["chain_id"]]
+    return found
 
 
 _LISTED = ["state_id", "session_id", "message_id", "n_messages", "error_kind", "agent_id"]
@@ -211,7 +222,7 @@ KEPT_MESSAGES = 12_000
 
 _COLUMNS = (
     "state_id", "session_id", "agent_id", "chain_id", "project", "n_messages", "on_active_path",
-    "error_kind", "ts",
+    "error_kind", "verdict", "caused_error", "ts",
 )  # fmt: skip
 #: Texts that many rows of a day share as one object.
 _SHARED = ("session_id", "agent_id", "chain_id", "project")
@@ -226,7 +237,8 @@ class _Row:
         self._held, self.day = held, day
         (
             self.state_id, self.session_id, self.agent_id, self.chain_id, self.project,
-            self.n_messages, self.on_active_path, self.error_kind, self._ticks,
+            self.n_messages, self.on_active_path, self.error_kind, self.verdict, self.caused_error,
+            self._ticks,
         ) = values  # fmt: skip
 
     @property

@@ -179,15 +179,16 @@ def _message(messages: dict[int, Row], number: int | None) -> Row | None:
 
 
 def _hints(lake: Lake, rows: int, keys: dict[str, str]) -> Texts:
-    columns = ["session_id", "source", "error_kind", "text", "span_text"]
+    columns = ["session_id", "source", "error_kind", "verdict", "text", "span_text"]
     found = sample(lake, "hints", columns, rows, **keys)
     tasks = _tasks(lake, found, keys)
     for row in found:
         yield "\n".join(
             [
-                _head(f"session {row['session_id']}", row["error_kind"], f"from {row['source']}"),
+                _head(f"session {row['session_id']}", row["error_kind"], row["verdict"],
+                      f"from {row['source']}"),
                 *_task(tasks, row),
-                "── the call that failed ──", _cut(row["span_text"] or ""),
+                "── the call that caused it ──", _cut(row["span_text"] or ""),
                 "── the hint ──", _cut(row["text"] or ""),
             ]
         )  # fmt: skip

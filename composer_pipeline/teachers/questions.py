@@ -110,7 +110,7 @@ class Questions:
         ]
         self._cut = max_states is not None
         if max_states is not None:
-            self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
+            self.states.sort(key=lambda s: (not _went_wrong(s), _when(s), s.state_id))
             self.states = self.states[:max_states]
         #: What the catalogue says of each teacher, where there is one; provenance.
         self.catalogue_checks: Mapping[str, CatalogueCheck] = {}
@@ -251,7 +251,7 @@ def sessions_of_first(
     rows = rows.filter(kept)
     keys = pa.table(
         {
-            "fine": pc.is_null(rows["error_kind"]),
+            "fine": pc.invert(_went_wrong_in(rows)),
             "ts": rows["ts"],
             "state_id": rows["state_id"],
         }
@@ -260,6 +260,20 @@ def sessions_of_first(
         keys, sort_keys=[(name, "ascending", "at_start") for name in keys.column_names]
     )
     return set(rows["session_id"].take(order[:number]).to_pylist())
+
+
+def _went_wrong(state: "TraceState") -> bool:
+    """Return True if an action caused an error, or the user refused it."""
+    if state.caused_error is not None:
+        return True
+    return state.error_kind is not None and state.verdict in (None, "user_choice")
+
+
+def _went_wrong_in(rows: pa.Table) -> pa.ChunkedArray:
+    """Return :func:`_went_wrong` of the rows of ``states``."""
+    judged = pc.equal(pc.fill_null(rows["verdict"], "user_choice"), "user_choice")
+    refused = pc.and_(pc.is_valid(rows["error_kind"]), judged)
+    return pc.or_(pc.is_valid(rows["caused_error"]), refused)
 
 
 def _when(state: "TraceState") -> float:

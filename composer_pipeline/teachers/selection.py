@@ -31,6 +31,7 @@ from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, sa
 WEIGHTS: Mapping[str, float] = {
     "corrected": 4.0,
     "reverted": 4.0,
+    "caused": 3.0,
     "failed": 3.0,
     "tests_failed": 3.0,
     "interrupted": 2.0,
@@ -38,7 +39,7 @@ WEIGHTS: Mapping[str, float] = {
     "edits": 1.0,
 }
 #: Features that say that the action went wrong; no rule skips such a state.
-TROUBLE = frozenset({"corrected", "reverted", "failed", "tests_failed", "interrupted"})
+TROUBLE = frozenset({"corrected", "reverted", "caused", "failed", "tests_failed", "interrupted"})
 
 _TODO_TOOLS = frozenset({"TodoWrite", "TaskCreate", "TaskUpdate"})
 _EDIT_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
@@ -51,12 +52,15 @@ _REPEAT_WINDOW = 40
 def features(state: TraceState) -> frozenset[str]:
     """Return the names of a state's features; see :data:`WEIGHTS`."""
     kind = state.error_kind or ""
+    # What failed for another reason, such as a test that shows an earlier edit's fault, is fine.
+    own = state.verdict in (None, "mistake", "user_choice")
     found = {
         "corrected": bool(state.followed_by_correction)
         or kind in ("user_rejection", "user_correction"),
         "reverted": bool(state.reverted),
-        "failed": bool(state.followed_by_error) or bool(kind),
-        "tests_failed": state.tests_passed is False or kind == "failing_tests",
+        "caused": state.caused_error not in (None, state.state_id),
+        "failed": own and (bool(state.followed_by_error) or bool(kind)),
+        "tests_failed": own and (state.tests_passed is False or kind == "failing_tests"),
         "interrupted": bool(state.interrupted),
         "repeated": _repeats(state),
         "edits": any(call.name in _EDIT_TOOLS for call in state.action.tool_calls),

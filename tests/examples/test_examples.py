@@ -15,7 +15,7 @@ from tests.places import ROOT
 PROMISED = {
     "own_sessions_to_pairs": [
         r"states: 198\n", r"worst case: \d+\.\d+ USD \(simulated\)",
-        r"replies: \d+ for 0\.\d+ USD \(simulated\)", r"hints: 39\n",
+        r"replies: \d+ for 0\.\d+ USD \(simulated\)", r"hints: 32\n",
         r"pairs: \d+ \{'gold': \d+", r"one of them: The teachers agreed with each other",
     ],
     "own_trace_source": [

@@ -177,7 +177,7 @@ def test_sdpo_hints_are_short_and_do_not_give_the_answer(lake, tmp_path, tokeniz
     export(lake, "sdpo", tmp_path / "sdpo.parquet")
     data = loaded(tmp_path / "sdpo.parquet", tmp_path / "cache")
     sources = set(data["hint_source"])
-    assert sources >= {"tool_error", "exit_code", "user_correction", "teacher_consensus"}
+    assert sources >= {"tool_error", "exit_code", "teacher_consensus"}
     pairs = {row["state_id"]: row for row in lake.rows("dataset_pairs")}
     consensus = [row for row in data if row["hint_source"] == "teacher_consensus"]
     assert len(consensus) > 30

@@ -149,7 +149,7 @@ ASKED = {"careful", "steady", "contrarian", "flaky"}
     [
         (_parser, {"states"}, "by another parser"),
         (_redaction, {"states"}, "other rules"),
-        (_hints, {"hints"}, "hints 1 -> other"),
+        (_hints, {"hints"}, "hints 2 -> other"),
         (_converter, {"pairs", *ASKED}, "converter"),
         (_votes, {"pairs"}, "-> other"),
         (_operators, {"normalized"}, "normalize 1 -> other"),

@@ -11,8 +11,7 @@ import pytest
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.withdrawn import add_withdrawal
-from composer_pipeline.publishing.commit import publications
+from composer_pipeline.lake.withdrawn import add_withdrawal, publications
 from composer_pipeline.publishing.gates import PublishRefused
 from composer_pipeline.testing.hub.repository import is_lfs, oid_of
 from composer_pipeline.testing.hub.server import Fault, LoopbackHub, Planned

@@ -556,3 +556,20 @@ def test_rows_that_nobody_consented_to_do_not_leave_a_private_release_either(
     consented(lake, "validation")
     with pytest.raises(PublishRefused, match="not among the repositories of the consent file"):
         send(lake, hub)
+
+
+def test_what_is_left_for_review_is_counted_and_limited(lake: Lake, hub: LoopbackHub) -> None:
+    """A token of an unknown vendor leaves in numbers only if somebody has raised the limit."""
+    tokens = [f"vK3xQz8LpT2mWn6RbY{number}d" for number in range(10, 13)]
+    train = [row(i, "train") for i in range(5)]
+    for number, token in enumerate(tokens):
+        train[number]["prompt"] = [{"role": "user", "content": f"x = '{token}'"}]
+    fill(lake, train, [row(9, "validation")])
+    with pytest.raises(PublishRefused, match=r"3 values are just below .*--max-review 2"):
+        send(lake, hub, max_review=2)
+    assert hub.repos == {}
+    report = send(lake, hub)
+    assert report.review == {"quoted": 3}
+    card = hub.repos[REPO].head.files["README.md"].decode()
+    assert "3 distinct values (`quoted` 3)" in card
+    assert not any(token in card for token in tokens)

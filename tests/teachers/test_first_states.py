@@ -25,6 +25,12 @@ def rows_of(rng: random.Random) -> pa.Table:
             "error_kind": pa.array(
                 [rng.choice([None, None, "tool_error", ""]) for _ in names], pa.string()
             ),
+            "verdict": pa.array(
+                [rng.choice([None, "mistake", "user_choice"]) for _ in names], pa.string()
+            ),
+            "caused_error": pa.array(
+                [rng.choice([None, None, None, "tests"]) for _ in names], pa.string()
+            ),
             "ts": pa.array(
                 [
                     rng.choice([None, _BEGIN + dt.timedelta(microseconds=rng.randrange(20))])
@@ -54,7 +60,8 @@ def test_they_are_those_of_the_first_states(seed: int) -> None:
     ]
     mine.sort(
         key=lambda row: (
-            row["error_kind"] is None,
+            row["caused_error"] is None
+            and (row["error_kind"] is None or row["verdict"] == "mistake"),
             row["ts"].timestamp() if row["ts"] else 0.0,
             row["state_id"],
         )

@@ -9,10 +9,10 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
-from composer_pipeline.redaction.finders import Finder
+from composer_pipeline.redaction.finders import Finder, ascii_lower
 from composer_pipeline.redaction.secrets import Finding, entropy, is_given_secret
 
 _WORD = re.compile(r"(?:\\[nrt])?([A-Za-z]+)")
@@ -100,14 +100,24 @@ _GROUPED = tuple(
 )  # fmt: skip
 
 
+_AROUND, _LONGEST = 220, 120  # how far a word may stand from a value; no value is longer
+_NEAR = re.compile("|".join(near.pattern.removeprefix("(?i)").partition("(?:[^A-Za-z]")[0] for near, _ in _GROUPED))
+
+
 def find_grouped(text: str) -> Iterator[Finding]:
     """Yield codes of groups near words for them, before or behind: of recovery, licences, seeds."""
-    found = {}
-    for near, value in _GROUPED:
-        for match in value.finditer(text):
+    found, spans = {}, list[list[int]]()
+    for word in _NEAR.finditer(ascii_lower(text)):  # a word is found far faster than a value
+        begin, end = max(0, word.start() - _AROUND - _LONGEST), word.end() + _AROUND + _LONGEST
+        if spans and begin <= spans[-1][1]:
+            spans[-1][1] = end
+        else:
+            spans.append([begin, end])
+    for (near, value), (begin, end) in product(_GROUPED, spans):
+        for match in value.finditer(text, begin, end):
             if len(set(match[0])) < 6 or re.fullmatch(r"[X -]+|20\d\d-.*", match[0]):
                 continue
-            if near.search(text, max(0, match.start() - 220), match.end() + 220):
+            if near.search(text, max(0, match.start() - _AROUND), match.end() + _AROUND):
                 found[match.start()] = Finding(*match.span(), "RECOVERY_CODE")
     yield from sorted(found.values(), key=lambda finding: finding.start)
 

@@ -262,8 +262,8 @@ CONTEXTS: tuple[Context, ...] = (
     Context(
         "named_value", "NAMED_VALUE", ("value",),
         r"\\*\"(?i:name|key)\\*\"\s*:\s*\\*\"(?i:[A-Za-z0-9_.-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key"
-        r"|credential))\\*\"\s*,\s*\\*\"(?i:value)\\*\"\s*:\s*\\*\"(?P<value>[^\"\\\s]{6,400})", is_given_secret,
-        r"(?:name|key)[\\\"]+\s*:\s*[\\\"]+[a-z0-9_.-]*(?:password|passwd|secret|token|key|credential)[\\\"]+\s*,\s*[\\\"]+value",
+        r"|credential|sess(?:ion)?(?:[_-]?id)?|\.sid|jwt))\\*\"\s*,(?:\s*\\*\"[A-Za-z]{1,20}\\*\"\s*:[^{}\n]{1,80},){0,9}\s*\\*\"(?i:value)\\*\"\s*:\s*\\*\"(?P<value>[^\"\\\s]{6,400})", is_given_secret,
+        r"(?:name|key)[\\\"]+\s*:\s*[\\\"]+[a-z0-9_.-]*(?:password|passwd|secret|token|key|credential|sess|session|sessid|session_id|session-id|sessionid|\.sid|jwt)[\\\"]+\s*,[^{}]*[\\\"]value",
     ),
     Context(
         "url_password", "URL_PASSWORD", ("://",),

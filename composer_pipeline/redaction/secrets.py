@@ -193,7 +193,7 @@ DUMMY_PASSWORDS = frozenset(
     """.split()  # noqa: SIM905  twelve words a line instead of one
 )
 _PLACEHOLDER_WORDS = re.compile(
-    r"(?i)(?<![a-z0-9])(?:your|dummy|insert|replace|todo)|example|placeholder|change_?(?:me|it)\b"
+    r"(?i)(?<![a-z0-9])(?:your|dummy|insert|replace|todo(?![a-z0-9]))|example|placeholder|change_?(?:me|it)\b"
     r"|redacted|xxxx|\*\*\*|\.\.\.|\[(?:secret|email|host|account|name|phone|national_id|card|iban)_"
     r"|my[-_](?:secret|token|key|pass)|(?:^|[-_])(?:fake|mock|sample)(?:[-_]|$)|unique phrase"
 )

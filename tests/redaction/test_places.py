@@ -221,6 +221,9 @@ ACCOUNTS = [⏎    ("bob", "u65BihxhBF+3X", "admin"),
 packet := radius.New(radius.Code, []byte("ozxD5tIpjHfbpRxz"))
 sessionStorage.setItem("refresh", "{K}")
 sw = Handler("ios", "bob", secret="0TM7aQjK8siSs")
+{{"name": "PHPSESSID", "value": "{K}", "path": "/"}}
+[{{"domain": ".x.dev", "name": "connect.sid", "path": "/", "session": false, "value": "{K}"}}]
+DB_PASSWORD=todo{H}
 """
 
 
@@ -248,6 +251,7 @@ def test_programs_that_share_a_row_are_all_known() -> None:
 
 
 LEFT_ALONE = r"""
+334 VXNlcm5hbWU6
 bob:x:1201:1201:Bob:/opt/x:/bin/bash
 [registry.acme.net]:5000    bob:latest
 "first" "second-part"

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +28,7 @@ from rich.text import Text
 
 from composer_pipeline import __version__
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.place import check_day
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_pico, to_usd
 from composer_pipeline.reports import Progress
@@ -282,16 +282,6 @@ def usd(text: str, option: str) -> Decimal:
     return value
 
 
-def checked(text: str, option: str) -> str:
-    """Return a date of the form YYYY-MM-DD unchanged."""
-    try:
-        if date.fromisoformat(text).isoformat() == text:
-            return text
-    except ValueError:
-        pass
-    raise InputError(f"{option} {text!r} is not a date of the form YYYY-MM-DD")
-
-
 @Parameter(name="*")
 @dataclass(frozen=True)
 class DayFilter:
@@ -311,10 +301,10 @@ class DayFilter:
     def days(self, lake: Lake, table: str = "states") -> list[str] | None:
         """Return the selected days; ``None`` for all."""
         for text in self.day:
-            checked(text, "--day")
+            check_day(text, "--day")
         for option, text in (("--since", self.since), ("--until", self.until)):
             if text:
-                checked(text, option)
+                check_day(text, option)
         if not (self.day or self.since or self.until):
             return None
         have = lake.days(table)

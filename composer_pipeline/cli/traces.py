@@ -20,6 +20,7 @@ from composer_pipeline.cli.common import (
     SessionFilter,
     Table,
     app,
+    err,
     open_lake,
     show,
 )
@@ -61,6 +62,9 @@ def ingest(
         else:
             report = ingest_changes(store, list(paths), exclude=exclude, progress=progress)
     look_in_background(store)
+    unreadable = report.get("unreadable", {}) if as_json else report.pop("unreadable", {})
+    for name, why in unreadable.items():
+        err.print(f"{name} was not read: {why}", markup=False, highlight=False, soft_wrap=True)
     show(report, as_json, "ingest")
 
 

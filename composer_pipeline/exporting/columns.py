@@ -29,7 +29,7 @@ from composer_pipeline.exporting.student_samples import read_samples, sampled_pa
 from composer_pipeline.files import Replacement, replace, writing
 from composer_pipeline.lake.parquet import TableFile
 from composer_pipeline.lake.schema import DATASETS, JSON_LIST
-from composer_pipeline.lake.store import Lake, remember_exports
+from composer_pipeline.lake.store import Lake, check_outside, remember_exports
 from composer_pipeline.preferences.contamination import is_dropped
 from composer_pipeline.preferences.hints import SOURCE, consensus_hint
 from composer_pipeline.preferences.pairs import OWN_SOURCES, RECORDED
@@ -236,6 +236,7 @@ def export(
         raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}, atif, pi")
     if samples is not None and form not in OF_PAIRS:
         raise InputError(f"--samples replaces the rejected side, which format {form} does not have")
+    check_outside(lake, Path(out), "--out")
     if not lake.partitions("dataset_pairs"):
         raise InputError(f"lake {lake.url} has no dataset; run dataset first")
     left: Counter[str] = Counter()

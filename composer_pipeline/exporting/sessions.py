@@ -11,7 +11,7 @@ from composer_pipeline.chat.tools import Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.exporting import atif, pi
 from composer_pipeline.files import replace, writing
-from composer_pipeline.lake.store import Lake, exports, remember_exports
+from composer_pipeline.lake.store import Lake, check_outside, exports, remember_exports
 from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.load import WholeSession, whole_sessions
@@ -60,6 +60,7 @@ def export_sessions(
     folder = Path(out)
     if folder.suffix or folder.is_file():
         raise InputError(f"--out {out}: format {form} writes a file for each session to a folder")
+    check_outside(lake, folder, "--out")
     written: set[Path] = set()
     findings = Findings(Scanner(lake))
     count = states = 0

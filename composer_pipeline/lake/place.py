@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,56 @@ def safe_value(value: str) -> str:
     if not value or any(char in value for char in "/\\=*?[]") or value.startswith("."):
         raise InputError(f"{value!r} cannot be a partition value")
     return value
+
+
+def is_day(text: str) -> bool:
+    """Return True for a date of the form ``YYYY-MM-DD``."""
+    with contextlib.suppress(ValueError):
+        return date.fromisoformat(text).isoformat() == text
+    return False
+
+
+def check_day(day: str, what: str = "day") -> str:
+    """Return a date of the form ``YYYY-MM-DD`` unchanged; raise InputError for anything else."""
+    if not isinstance(day, str) or not is_day(day):
+        raise InputError(f"{what} {day!r} is not a date of the form YYYY-MM-DD")
+    return day
+
+
+def check_days(days: Iterable[str]) -> list[str]:
+    """Return days sorted, each once; raise InputError for one string or what is no date."""
+    if isinstance(days, str):
+        raise InputError(f"days {days!r} is one string: give a list of days")
+    return sorted({check_day(day) for day in days})
+
+
+#: What a lake holds besides its tables: files, and folders with whatever is below them.
+_FILES = frozenset(
+    {
+        *("lake.json", "dataset.json", "exports.json", "vault.json", "forgotten.json"),
+        *("withdrawn.json", "publications.json", "forget.json", "consent.yaml"),
+        *("ledger.db", "ledger.db-wal", "ledger.db-shm"),
+    }
+)
+_FOLDERS = frozenset(
+    "archive catalogue checks made receipts reports runs second_look tool_schemas".split()  # noqa: SIM905
+)
+
+
+def is_known(name: str) -> bool:
+    """Return True if a file, by its path below the root, is one that a lake holds."""
+    parts = name.split("/")
+    if any(part.startswith(".") for part in parts):  # locks, and what a killed writer left
+        return True
+    if parts[0] not in TABLES:
+        return name in _FILES or parts[0] in _FOLDERS
+    keys = TABLES[parts[0]].partition_keys
+    values = [part.partition("=") for part in parts[1:-1]]
+    return (
+        parts[-1] == "part.parquet"
+        and tuple(key for key, _, _ in values) == tuple(keys)
+        and all(key != "day" or is_day(value) for key, _, value in values)
+    )
 
 
 FOLDER = ".locks"

@@ -43,10 +43,13 @@ from composer_pipeline.lake.place import (
     address,
     bucket_lock,
     check_bucket,
+    check_day,
+    check_days,
     check_folder,
     file_system,
     folder_lock,
     holds_lake,
+    is_day,
     partition_folders,
     remove_empty,
     safe_value,
@@ -120,6 +123,8 @@ class Lake:
                 f"table {table} is partitioned by {', '.join(spec.partition_keys)},"
                 f" got {', '.join(keys) or 'nothing'}"
             )
+        if "day" in keys:
+            check_day(keys["day"], f"table {table}: day")
         parts = [f"{key}={safe_value(keys[key])}" for key in spec.partition_keys]
         return "/".join([self.root, table, *parts, "part.parquet"])
 
@@ -137,13 +142,24 @@ class Lake:
         found = []
         for parts in partition_folders(self.fs, f"{self.root}/{table}", levels):
             keys_of = dict(part.split("=", 1) for part in parts)
-            if table not in FROM_ARCHIVE or keys_of["day"] not in self._left_out:
+            day = keys_of.get("day")
+            if day is not None and not is_day(day):  # verify finds it
+                continue
+            if table not in FROM_ARCHIVE or day not in self._left_out:
                 found.append(keys_of)
         return sorted(found, key=lambda part: tuple(part.values()))
 
     def days(self, table: str, **keys: str) -> list[str]:
         """Return the days for which ``table`` has a partition, sorted."""
         return sorted({part["day"] for part in self.partitions(table, **keys)})
+
+    def chosen_days(self, table: str, days: Iterable[str] | None) -> list[str]:
+        """Return days that a caller gives, checked, sorted and each once; else a table's.
+
+        Raises:
+            InputError: the days are one string, or one is no date of the form ``YYYY-MM-DD``.
+        """
+        return self.days(table) if days is None else check_days(days)
 
     # -- blobs and files -------------------------------------------------------
 
@@ -388,7 +404,9 @@ class Lake:
         parts = self.partitions(table)
         if self._left_out and table in FROM_ARCHIVE:
             return [self._prefix() + glob.escape(self.path(table, **part)) for part in parts]
-        levels = "/".join(f"{key}=*" for key in TABLES[table].partition_keys)
+        any_of = {"day": "????-??-??"}
+        keys = TABLES[table].partition_keys
+        levels = "/".join(f"{key}={any_of.get(key, '*')}" for key in keys)
         pattern = f"{self._prefix()}{glob.escape(self.root)}/{table}/{levels}/part.parquet"
         return [pattern] if parts else []
 
@@ -444,10 +462,18 @@ def _ids(lake: Lake, sql: str) -> list[str]:
 EXPORTS = "exports.json"
 
 
+def check_outside(lake: Lake, path: Path, what: str) -> None:
+    """Refuse a file inside the lake, but for reports; ``what`` names the option."""
+    root, real = Path(lake.root).resolve(), path.expanduser().resolve()
+    if lake.local and real.is_relative_to(root) and not real.is_relative_to(root / "reports"):
+        raise InputError(f"{what} {path} is inside lake {lake.url}: write it elsewhere")
+
+
 def remember_exports(lake: Lake, paths: Iterable[Path], what: str) -> None:
     """List files before they are written, and make their folders; ``what`` names the option."""
     absolute = {path.absolute() for path in paths}
     for path in absolute:
+        check_outside(lake, path, what)
         with writing(f"{what} {path}"):
             make_folder(path.parent)
             if path.is_dir():

@@ -610,7 +610,7 @@ def redact_again(
 
     With ``dry_run``, only the traces are written, and to a temporary folder.
     """
-    wanted = lake.days("raw_files") if days is None else list(days)
+    wanted = lake.chosen_days("raw_files", days)
     before = {day: _stored(lake, day) for day in wanted if not lake.damaged_file(day)}
     changed: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="reparse-") as folder:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from composer_pipeline.lake.parquet import DamagedFile
+from composer_pipeline.lake.place import check_days, is_known
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake, doubled_states, exports, incomplete_prefixes
 from composer_pipeline.lake.withdrawn import Withdrawn
@@ -49,7 +50,7 @@ def verify(
 ) -> VerifyReport:
     """Read a whole lake and report what is wrong with it; nothing is changed."""
     report = VerifyReport()
-    wanted = None if days is None else set(days)
+    wanted = None if days is None else set(check_days(days))
     parts = [
         (table, part)
         for table in TABLES
@@ -58,6 +59,7 @@ def verify(
     ]
     manifest = _manifest(lake, wanted)
     total = len(parts) + len(manifest)
+    report.problems += _litter(lake)
     damaged: set[str] = set()
     for done, (table, part) in enumerate(parts, start=1):
         report.files += 1
@@ -86,6 +88,15 @@ def verify(
         with opened:
             report.problems += _ledger(lake, opened, wanted, report)
     return report
+
+
+def _litter(lake: Lake) -> Iterator[str]:
+    """Yield a sentence for each file in the lake that no stage writes or reads."""
+    with suppress(FileNotFoundError):
+        for path in sorted(map(str, lake.fs.find(lake.root))):
+            name = path.removeprefix(f"{lake.root}/")
+            if not is_known(name):
+                yield f"lake {lake.url}: {name} is no file of a lake; move it elsewhere"
 
 
 def _private(

@@ -94,7 +94,7 @@ def normalize(
             Nothing was written.
         ComposerError: the worker died, or the pairs changed meanwhile.
     """
-    wanted = lake.days("pairs") if days is None else sorted(set(days))
+    wanted = lake.chosen_days("pairs", days)
     known = set(lake.days("pairs")) | set(lake.days("normalized_pairs"))
     wanted = [day for day in wanted if day in known]
     recipe = None if str(recipe_path) == NO_RECIPE else NormalizeRecipe.load(recipe_path)
@@ -182,7 +182,7 @@ def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = 
     total = 0
     remember_exports(lake, [Path(path)], "--columns")
     with replacing(Path(path)) as file:
-        for day in lake.days("pairs") if days is None else sorted(set(days)):
+        for day in lake.chosen_days("pairs", days):
             columns = _read(lake, day)
             rows = columns.narrow(names, range(columns.rows)).to_pylist()
             file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)

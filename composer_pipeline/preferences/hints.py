@@ -96,7 +96,7 @@ def build_hints(
         StorageError: the lake is not writable.
     """
     by_day, stamps = {}, FileStamps(lake)
-    for day in lake.days("states") if days is None else sorted(set(days)):
+    for day in lake.chosen_days("states", days):
         with recorded(lake, hints_derivation(day), stamps):
             by_day[day] = _build_day(lake, day, progress)
     parts = by_day.values()

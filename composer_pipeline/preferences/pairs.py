@@ -377,7 +377,7 @@ def build_pairs(
         raise InputError("the preference recipe names a semantic_judge; pairs need it opened")
     benchmarks = Benchmarks.of_rules(rules)
     by_day, stamps = {}, FileStamps(lake)
-    for day in lake.days("states") if days is None else sorted(set(days)):
+    for day in lake.chosen_days("states", days):
         with recorded(lake, pairs_derivation(lake, day, rules), stamps):
             by_day[day] = _build_day(lake, day, rules, benchmarks, judge, progress)
     parts = by_day.values()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from composer_pipeline.charts import bars, heatmap, lines, markdown_image
+from composer_pipeline.lake.place import check_days
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.actions.canonical import Level
@@ -325,7 +326,7 @@ def write_statistics(
     Raises:
         StorageError: the lake is not writable.
     """
-    scopes = [ALL] if days is None else sorted(set(days))
+    scopes = [ALL] if days is None else check_days(days)
     by_scope: dict[str, Quality] = {}
     for done, scope in enumerate(scopes, start=1):
         by_scope[scope] = quality = measure(lake, scope, rules=rules)

@@ -101,7 +101,9 @@ _GROUPED = tuple(
 
 
 _AROUND, _LONGEST = 220, 120  # how far a word may stand from a value; no value is longer
-_NEAR = re.compile("|".join(near.pattern.removeprefix("(?i)").partition("(?:[^A-Za-z]")[0] for near, _ in _GROUPED))
+_NEAR = re.compile(
+    "|".join(near.pattern.removeprefix("(?i)").partition("(?:[^A-Za-z]")[0] for near, _ in _GROUPED)
+)
 
 
 def find_grouped(text: str) -> Iterator[Finding]:

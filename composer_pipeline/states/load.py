@@ -65,7 +65,7 @@ def load_states(
         InputError: a day was only partly written (its parsing was killed).
     """
     wanted = None if state_ids is None else column(sorted(set(state_ids)), pa.string())
-    chosen = sorted(set(lake.days("states") if days is None else days))
+    chosen = lake.chosen_days("states", days)
     for day in chosen:
         tables = DayTables(lake, day)
         states = tables.states
@@ -206,7 +206,7 @@ def list_states(
     sessions: Collection[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the listed columns of each state, day by day, in the order of time."""
-    for day in lake.days("states") if days is None else sorted(days):
+    for day in lake.chosen_days("states", days):
         tables = DayTables(lake, day)
         rows = tables.states if sessions is None else tables.of_sessions(sessions)
         if not len(rows):
@@ -350,7 +350,7 @@ def whole_sessions(
     lake: Lake, *, days: Iterable[str] | None = None, sessions: Collection[str] | None = None
 ) -> Iterator[WholeSession]:
     """Yield sessions day by day, by id; a day's tables and one session are held at a time."""
-    for day in lake.days("states") if days is None else sorted(set(days)):
+    for day in lake.chosen_days("states", days):
         tables = DayTables(lake, day)
         known = set(tables.states["session_id"].to_pylist())
         wanted = sorted(known if sessions is None else known & set(sessions))

@@ -17,6 +17,7 @@ from composer_pipeline.chat.convert import Conversion, to_chat
 from composer_pipeline.chat.tools import Toolset, Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.parquet import column
+from composer_pipeline.lake.place import check_days
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.redaction.user_rules import redaction_version
@@ -87,7 +88,7 @@ class Questions:
         # A backfill names its days, and a day without a session is no error.
         if not known_days and days is None:
             raise InputError(f"lake {lake.url} has no states; ingest sessions first")
-        self.days = known_days if days is None else sorted(set(days) & set(known_days))
+        self.days = known_days if days is None else sorted({*check_days(days)} & {*known_days})
         admits = lru_cache(1024)(teacher_set.projects.admits)
         first = None
         if max_states is not None:

@@ -20,6 +20,7 @@ from typing import Any
 import zstandard
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.place import check_days
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress
 from composer_pipeline.settings import Settings
@@ -27,6 +28,7 @@ from composer_pipeline.traces.discover import (
     Forgotten,
     Head,
     SourceFile,
+    UnreadableFile,
     assign_days,
     discover,
     excluded,
@@ -97,15 +99,18 @@ def _lines(streams: list[Any], size: int) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Plan:
-    """Files with their heads, the day of each session, and the files without a record."""
+    """Files with their heads, the day of each session, and why other files are none."""
 
     sources: list[tuple[SourceFile, Head]]
     days: dict[str, str]
-    unreadable: list[str]
+    unreadable: dict[str, str]
 
 
 def make_plan(
-    rows: Iterable[Row], paths: Iterable[Path | str], exclude: Sequence[str] = ()
+    rows: Iterable[Row],
+    paths: Iterable[Path | str],
+    exclude: Sequence[str] = (),
+    lake: Lake | None = None,
 ) -> Plan:
     """Find the files, their sessions and days; refuse bad input before any write."""
     # Several days may hold different sessions under one relative path.
@@ -117,11 +122,11 @@ def make_plan(
         known_days[row["session_id"]] = min(day, row["day"])
     given = list(paths)
     globs = (*exclude, *Settings.from_env().excluded)
-    found = [source for source in discover(given) if not excluded(source.file, globs)]
+    found = [source for source in discover(given, lake) if not excluded(source.file, globs)]
     if not found:
         raise InputError(f"every session file is excluded by {', '.join(globs)}")
     sources: list[tuple[SourceFile, Head]] = []
-    unreadable: list[str] = []
+    unreadable: dict[str, str] = {}
     for source in found:
         known = _untouched(versions.get(source.path, ()), source)
         if known is not None:
@@ -130,13 +135,12 @@ def make_plan(
             head = read_head(source)
         if head.is_session:
             sources.append((source, head))
-        elif source.explicit:
-            raise InputError(f"{source.file} holds no Claude Code record (JSON lines)")
         else:
-            unreadable.append(source.shown)
+            unreadable[source.shown] = head.why
     if not sources:
         folders = ", ".join(str(path) for path in given)
-        raise InputError(f"{folders} holds no session: no .jsonl file has a Claude Code record")
+        why = next(iter(unreadable.values()), "no .jsonl file has a Claude Code record")
+        raise InputError(f"{folders} holds no session: {why}")
     dated = [(head.session_id, head.day) for _, head in sources]
     return Plan(sources, assign_days(dated, known_days), unreadable)
 
@@ -197,7 +201,7 @@ class HarvestReport:
     """What a harvest did."""
 
     files: list[HarvestedFile] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)  # files without a record
+    unreadable: dict[str, str] = field(default_factory=dict)  # files of folders, and why
     new_files: int = 0
     grown_files: int = 0
     unchanged_files: int = 0
@@ -383,7 +387,7 @@ def session_days(paths: Iterable[Path | str]) -> set[str]:
 
 def days_changed(lake: Lake, paths: Iterable[Path | str]) -> list[str]:
     """Return the days with a new or changed file, sorted; reads only heads of new files."""
-    plan = make_plan(_manifest_rows(lake)[0], paths)
+    plan = make_plan(_manifest_rows(lake)[0], paths, lake=lake)
     return sorted({plan.days[head.session_id] for _, head in plan.sources if not head.untouched})
 
 
@@ -403,15 +407,21 @@ def harvest(
     """
     paths = list(paths)
     # Bad input creates no lake, not even its lock.
-    first = None if lake.days("raw_files") else make_plan((), paths, exclude)
+    first = None if lake.days("raw_files") else make_plan((), paths, exclude, lake)
     lake.check_writable()
     with writer_lock(lake, progress):
         known, renamed = _manifest_rows(lake)
-        plan = first if first and not known else make_plan(known, paths, exclude)
-        wanted = None if days is None else set(days)
+        plan = first if first and not known else make_plan(known, paths, exclude, lake)
+        wanted = None if days is None else set(check_days(days))
         # Changed redaction rules apply to all days, unless only some were requested.
         written = renamed if wanted is None else set[str]()
         return _harvest(lake, known, plan, wanted, written, progress)
+
+
+def _note_unreadable(report: HarvestReport, source: SourceFile, error: UnreadableFile) -> None:
+    if source.explicit:
+        raise error
+    report.unreadable[source.shown] = str(error)
 
 
 def _harvest(
@@ -433,8 +443,11 @@ def _harvest(
             report.forgotten_files += 1
         elif wanted is None or day in wanted:
             before = dict(rows.get(day, {}))
-            row = _harvest_file(lake, rows.setdefault(day, {}), source, head, day, report)
-            report.files.append(HarvestedFile(source, row, day))
+            try:
+                row = _harvest_file(lake, rows.setdefault(day, {}), source, head, day, report)
+                report.files.append(HarvestedFile(source, row, day))
+            except UnreadableFile as error:  # its head could be read
+                _note_unreadable(report, source, error)
             if rows[day] != before:
                 written.add(day)
         if progress is not None:

@@ -57,6 +57,10 @@ def _expanded(given: Path | str) -> list[Path]:
     return found
 
 
+class UnreadableFile(InputError):
+    """A session file cannot be read, or is cut off; the others of its folder are read."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file to harvest."""
@@ -72,8 +76,12 @@ class SourceFile:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open the raw, decompressed bytes."""
-        with self.file.open("rb") as raw:
+        """Open the raw, decompressed bytes; raise UnreadableFile."""
+        try:
+            file = self.file.open("rb")
+        except OSError as error:
+            raise UnreadableFile(f"{self.file} cannot be read: {error.strerror}") from error
+        with file as raw:
             try:
                 if self.file.suffix == ".gz":
                     yield gzip.GzipFile(fileobj=raw)  # type: ignore[misc]
@@ -82,7 +90,8 @@ class SourceFile:
                 else:
                     yield raw
             except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-                raise InputError(f"{self.file} is not a whole compressed file: {error}") from error
+                why = f"{self.file} is not a whole compressed file: {error}"
+                raise UnreadableFile(why) from error
 
 
 class _Frames(io.RawIOBase):
@@ -114,10 +123,10 @@ class _Frames(io.RawIOBase):
         return count
 
 
-def discover(paths: Iterable[Path | str]) -> list[SourceFile]:
+def discover(paths: Iterable[Path | str], lake: Lake | None = None) -> list[SourceFile]:
     """List the candidate files, sorted by path within each PATH, each file once."""
     found = []
-    for file, root, named in files_below(paths):
+    for file, root, named in files_below(paths, lake):
         shown = file.relative_to(root).as_posix()
         for suffix in (".gz", ".zst"):  # the same session, however it is packed
             shown = shown.removesuffix(suffix)
@@ -138,8 +147,14 @@ def discover(paths: Iterable[Path | str]) -> list[SourceFile]:
     return found
 
 
-def files_below(paths: Iterable[Path | str]) -> list[tuple[Path, Path, bool]]:
-    """Return each candidate file once, with its root folder, and whether it was named."""
+def files_below(
+    paths: Iterable[Path | str], lake: Lake | None = None
+) -> list[tuple[Path, Path, bool]]:
+    """Return each candidate file once, with its root folder, and whether it was named.
+
+    Files of the lake itself, such as its archive, are none.
+    """
+    own = Path(lake.root).resolve() if lake is not None and lake.local else None
     given = [path for item in paths for path in _expanded(item)]
     if not given:
         raise InputError("no PATH given: name session files or folders of them")
@@ -148,6 +163,8 @@ def files_below(paths: Iterable[Path | str]) -> list[tuple[Path, Path, bool]]:
     for path in given:
         if not path.exists():
             raise InputError(f"{path} does not exist")
+        if own and path.resolve().is_relative_to(own):
+            raise InputError(f"{path} is inside lake {own}: name the folder of the sessions")
         named = not path.is_dir()
         files, root = [path], path.parent
         if not named:
@@ -156,7 +173,7 @@ def files_below(paths: Iterable[Path | str]) -> list[tuple[Path, Path, bool]]:
             if not files:
                 raise InputError(f"{path} holds no session file (*.jsonl)")
         for file in files:
-            if (real := file.resolve()) not in seen:
+            if (real := file.resolve()) not in seen and not (own and real.is_relative_to(own)):
                 seen.add(real)
                 found.append((file, root, named))
     return found
@@ -201,11 +218,13 @@ class Head:
     day: str
     cwd: str = ""
     untouched: bool = False  # an archived version has its size and time; it was not read
+    why: str = ""  # it is no session
 
 
 def read_head(source: SourceFile) -> Head:
     """Read a file until its session, its first timestamp and its folder are known."""
     session_id, moment, is_session, cwd, after = "", None, False, "", 0
+    why = f"{source.file} holds no Claude Code record (JSON lines)"
     try:
         with source.open() as lines:
             for record in read_any(lines, LineStats()):
@@ -218,12 +237,13 @@ def read_head(source: SourceFile) -> Head:
                     after += 1
                     if cwd or after > MOST_WITHOUT_FOLDER:
                         break
-    except OSError as error:
-        if source.explicit:
-            raise InputError(f"{source.file} cannot be read: {error.strerror}") from error
-        is_session = False
+    except UnreadableFile as error:
+        is_session, why = False, str(error)
+    if source.explicit and not is_session:
+        raise UnreadableFile(why)
     moment = moment or datetime.fromtimestamp(source.mtime_ns / 1e9, UTC)
-    return Head(is_session, session_id or f"file:{source.path}", moment.date().isoformat(), cwd)
+    day = moment.date().isoformat()
+    return Head(is_session, session_id or f"file:{source.path}", day, cwd, why=why)
 
 
 def assign_days(sessions: Sequence[tuple[str, str]], known: dict[str, str]) -> dict[str, str]:

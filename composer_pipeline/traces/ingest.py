@@ -35,9 +35,9 @@ class IngestReport(Report):
     """What an ingest found.
 
     ``by_file`` maps each main file's path, relative to its PATH, to the keys of the
-    corpus' ``expected.json``; ``totals`` adds them up and has ``files``,
-    ``subagent_files`` and ``unreadable_files`` besides. ``harvest`` and ``parse`` are the
-    reports of the stages.
+    corpus' ``expected.json``; ``totals`` adds them up and has ``files``, ``subagent_files``,
+    ``unreadable_files`` and ``unreadable`` (each such file with the reason) besides.
+    ``harvest`` and ``parse`` are the reports of the stages.
 
     ``distinct_states`` of the totals is what table ``states`` holds of these files, and so
     what ``plan`` and ``replay`` ask about: each API response once, subagents included, in
@@ -99,6 +99,7 @@ def ingest(
         "files": main,
         "subagent_files": len(harvested.files) - main,
         "unreadable_files": len(harvested.unreadable),
+        "unreadable": harvested.unreadable,
         "forgotten_files": harvested.forgotten_files,
         **total_of(by_file.values()),
     }
@@ -177,7 +178,7 @@ class IngestCache:
         globs = [*exclude, *Settings.from_env().excluded]
         given = "\0".join([*(str(Path(path).expanduser().absolute()) for path in paths), *globs])
         self._name = f"receipts/{_hash(given)}.json"
-        self._files = "" if STDIN in map(str, paths) else _hash("\n".join(_stats(paths)))
+        self._files = "" if STDIN in map(str, paths) else _hash("\n".join(_stats(paths, lake)))
 
     def load(self) -> dict[str, Any] | None:
         """Return the cached report; ``None`` if there is none or something changed."""
@@ -197,8 +198,8 @@ class IngestCache:
             self._lake.put_bytes(self._name, msgspec.json.encode(cached))
 
 
-def _stats(paths: Sequence[Path | str]) -> Iterator[str]:
-    for file, _, _ in files_below(paths):
+def _stats(paths: Sequence[Path | str], lake: Lake) -> Iterator[str]:
+    for file, _, _ in files_below(paths, lake):
         about = file.stat()
         yield f"{file.absolute()}\0{about.st_size} {about.st_mtime_ns}"
 
@@ -224,8 +225,8 @@ def ingest_changes(
     If nothing changed since the last such call, only sizes and times are read. The arguments
     are those of :func:`ingest`. ``states`` is what the lake holds and ``plan`` and ``replay``
     ask about, ``subagent_states`` those of ``subagents`` among them. ``new_files``,
-    ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``, and so is
-    ``forgotten_files``, if a forgotten or withdrawn session was left out.
+    ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``, and so are
+    ``unreadable`` (each such file with the reason) and ``forgotten_files``, if there are any.
     """
     cache = IngestCache(lake, paths, exclude)
     if (report := cache.load()) is not None:
@@ -237,6 +238,8 @@ def ingest_changes(
         "unchanged_files": harvested.unchanged_files,
     }
     report = {"lake": lake.url, **changes, "unreadable_files": len(harvested.unreadable)}
+    if harvested.unreadable:
+        report["unreadable"] = harvested.unreadable
     if harvested.forgotten_files:
         report["forgotten_files"] = harvested.forgotten_files
     report.update(_held(lake))

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.parquet import numbers
+from composer_pipeline.lake.place import check_days
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.redact import json_redactor
 from composer_pipeline.redaction.user_rules import redaction_version
@@ -270,7 +271,7 @@ def parse_days(
     Files are read one at a time; of each only its rows and the day's distinct messages stay in
     memory. A day without archived files is left alone. With ``into``, that lake is written.
     """
-    wanted = None if days is None else sorted({_checked(day) for day in days})
+    wanted = None if days is None else check_days(days)
     report = ParseReport()
     if wanted == []:
         return report
@@ -322,14 +323,6 @@ def _rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def _checked(day: str) -> str:
-    try:
-        datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC)
-    except ValueError as error:
-        raise InputError(f"day {day!r} is not written YYYY-MM-DD") from error
-    return day
 
 
 def is_current(lake: Lake, day: str) -> bool:
@@ -389,7 +382,7 @@ def reparse(
     ``into``, they are written to that lake.
     """
     have = lake.days("raw_files")
-    wanted = have if days is None else sorted(set(days))
+    wanted = have if days is None else check_days(days)
     if missing := [day for day in wanted if day not in have]:
         raise InputError(f"lake {lake.url} has no archived session of {', '.join(missing)}")
     report = ReparseReport()

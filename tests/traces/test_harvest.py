@@ -255,6 +255,32 @@ def test_unreadable_files_in_a_folder_are_counted(lake: Lake, projects: Path, sc
     report = ingest(lake, [projects])
     assert (report.totals["files"], report.totals["unreadable_files"]) == (1, 2)
     assert set(report.harvest.unreadable) == {"junk.jsonl", "empty.jsonl"}
+    assert "holds no Claude Code record" in report.totals["unreadable"]["junk.jsonl"]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_truncated_file_does_not_end_the_ingest_of_the_others(
+    lake: Lake, projects: Path, script: Any, suffix: str
+) -> None:
+    """Its head can be read, and nothing of it is archived, nor forgotten from an earlier ingest."""
+    talk(script).write(projects)
+    whole = "".join(f.read_text() for f in sorted(projects.rglob("*.jsonl")))
+    other = whole.replace(json.loads(whole.splitlines()[0])["sessionId"], "another-session") * 200
+    pack = gzip.compress if suffix == "gz" else zstandard.compress
+    packed = pack(other.encode())
+    cut = projects / f"cut.jsonl.{suffix}"
+    cut.write_bytes(packed[: len(packed) * 3 // 4])
+    report = ingest(lake, [projects])
+    assert (report.totals["files"], report.totals["unreadable_files"]) == (1, 1)
+    assert "is not a whole compressed file" in report.totals["unreadable"]["cut.jsonl"]
+    assert "another-session" not in lake.read("sessions")["session_id"].to_pylist()
+    with pytest.raises(InputError, match="is not a whole compressed file"):
+        ingest(lake, [cut])
+    cut.write_bytes(packed)
+    assert ingest(lake, [projects]).totals["files"] == 2
+    cut.write_bytes(packed[: len(packed) * 3 // 4])
+    ingest(lake, [projects])
+    assert "another-session" in lake.read("sessions")["session_id"].to_pylist()
 
 
 @pytest.mark.parametrize("case", ["missing", "no_files", "no_session", "not_json", "none"])

@@ -32,6 +32,10 @@ class DatasetConfig(dg.Config):
         default="",
         description="Model whose tokenizer counts tokens; pairs are also cut to its window.",
     )
+    split_by: str = Field(
+        default="",
+        description="repository or session; by repository if there are five or more.",
+    )
 
 
 @dg.asset(
@@ -200,7 +204,9 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
 
         store, rules = lake.open(), recipes.rules()
         page = TablePage("training_dataset", "dataset_pairs", store)
-        report = build_dataset(store, rules=rules, tokenizer=config.tokenizer)
+        report = build_dataset(
+            store, rules=rules, tokenizer=config.tokenizer, split_by=config.split_by
+        )
         quality = write_statistics(store, rules=rules).by_scope[ALL]
         costs = store.read("dataset_groups", columns=["cost_usd"])["cost_usd"].to_pylist()
         counts = {

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def dataset(
     *,
     validation: float = 0.2,
+    split_by: Annotated[Literal["", "repository", "session"], Parameter(show_choices=False)] = "",
     rules: str = "",
     tokenizer: str = "",
     consent: str = "",
@@ -37,6 +38,7 @@ def dataset(
 
     Args:
         validation: share of the groups of sessions that are kept out of training.
+        split_by: repository or session; by repository if there are five or more.
         rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` decides which
             sessions are left out, its ``terms`` which answers.
         consent: file that names whose sessions may be published; by default consent.yaml beside
@@ -54,6 +56,7 @@ def dataset(
         report = build_dataset(
             open_lake(lake),
             validation_share=validation,
+            split_by=split_by,
             rules=recipe,
             tokenizer=tokenizer,
             consent=consent,

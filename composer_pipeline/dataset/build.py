@@ -79,6 +79,7 @@ def build_dataset(
     lake: Lake,
     *,
     validation_share: float = 0.2,
+    split_by: str = "",
     rules: PreferenceRules | None = None,
     tokenizer: str = "",
     consent: str | Path = "",
@@ -88,13 +89,16 @@ def build_dataset(
 
     A repository (if there are five or more), or else a group of sessions, is in validation when a
     hash of its name falls below ``validation_share``. So it does not move when data are added,
-    unless they join two groups or are of the fifth repository; with few groups, the share of rows
-    can be far from it.
+    unless they join two groups or are of the fifth repository; with few of them, or some that are
+    large, the share of rows can be far from it. The report says what came out, and warns below
+    half of what was asked.
 
     Args:
         lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
             writes the tables, ``drops`` (stage ``dataset``) and the manifest of the build.
         validation_share: share of the groups in validation, in [0, 1).
+        split_by: ``repository`` or ``session`` where that is not to be chosen. By session, rows of
+            one repository may be in both splits; ``repository_in_train`` says how many are.
         rules: the preference recipe, which decides about sessions on a benchmark's repository;
             what it drops is in none of the tables.
         tokenizer: model whose tokens are counted, and to whose window ``dataset_pairs_8k`` is
@@ -112,6 +116,8 @@ def build_dataset(
     """
     if not 0 <= validation_share < 1:
         raise InputError(f"validation_share must be in [0, 1), not {validation_share}")
+    if split_by not in ("", "repository", "session"):
+        raise InputError(f"split_by must be repository or session, not {split_by!r}")
     if not lake.days("normalized_pairs"):
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
     with lake.locked("dataset"), Pieces(lake) as pieces:
@@ -122,7 +128,7 @@ def build_dataset(
         cutter = _cutter(tokenizer)
         found = Gathering(lake, pieces, selection, terms, cutter)
         found.run(progress)
-        plan = SplitPlan(lake, found, selection, validation_share)
+        plan = SplitPlan(lake, found, selection, validation_share, split_by)
         for day, row in drop_rows(lake, STAGE, plan.drops):
             if selection.barred.exclusion(row["session_id"]):
                 continue  # the dataset must not name the session, the lake's drops may
@@ -142,11 +148,6 @@ def build_dataset(
             figures["chat_template"] = cutter.chat_template
         build = write_manifest(lake, inputs, figures)
     splits = {split: plan.counts["dataset_pairs", split] for split in SPLITS}
-    warning = ""
-    if validation_share and len(plan.names) >= _WARN_GROUPS and not splits[VALIDATION]:
-        warning = (
-            f"no pair is in validation, although there are {len(plan.names)} groups of sessions"
-        )
     return DatasetReport(
         rows=plan.rows_of("dataset_pairs"),
         splits=splits,
@@ -156,7 +157,7 @@ def build_dataset(
         grpo_groups=plan.rows_of("dataset_groups"),
         drops=dict(sorted(Counter(d["op"] for rows in plan.drops.values() for d in rows).items())),
         overlaps=plan.overlaps,
-        warning=warning,
+        warning=_warning(plan, validation_share),
         successes=plan.rows_of("dataset_successes"),
         build=build.id,
         split_by=by,
@@ -164,6 +165,22 @@ def build_dataset(
         repository_in_train=shares["repository_in_train"],
         verbatim_in_train=shares["verbatim_in_train"],
         moved=moved,
+    )
+
+
+def _warning(plan: SplitPlan, asked: float) -> str:
+    """Return why fewer than half of the pairs that were asked for are in validation, if so."""
+    pairs, held_out = plan.rows_of("dataset_pairs"), plan.counts["dataset_pairs", VALIDATION]
+    if not pairs or len(plan.names) < _WARN_GROUPS or held_out >= asked * pairs / 2:
+        return ""
+    here, every = plan.units
+    unit, remedy = "groups of sessions", "add sessions, or ask for a larger share"
+    if plan.by_repository:
+        unit = "repositories"
+        remedy = "--split-by session comes closer, with repositories in both splits"
+    return (
+        f"{held_out / pairs:.1%} of the pairs are in validation, where {asked:.0%} was asked: a"
+        f" hash puts {here} of {every} {unit} there; {remedy}"
     )
 
 

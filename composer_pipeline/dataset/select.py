@@ -28,6 +28,7 @@ from composer_pipeline.dataset.rows import (
 )
 from composer_pipeline.dataset.splits import (
     SPLITS,
+    VALIDATION,
     SessionKey,
     SessionLinks,
     groups,
@@ -264,11 +265,13 @@ class SplitPlan:
     """The decisions of a build, after a gathering and with the selection that it informed.
 
     ``drops`` are rows of that table by day, for every day with normalised pairs. ``share`` is the
-    share of the groups in validation. Raises ComposerError if a group, session or prompt is in
-    two splits.
+    share in validation of the units that ``by`` names: ``repository``, ``session`` (its group), or
+    whichever suits. Raises ComposerError if a group, session or prompt is in two splits.
     """
 
-    def __init__(self, lake: Lake, found: Gathering, selection: Selection, share: float) -> None:
+    def __init__(
+        self, lake: Lake, found: Gathering, selection: Selection, share: float, by: str = ""
+    ) -> None:
         self.drops: dict[str, list[Row]] = {day: [] for day in lake.days("normalized_pairs")}
         #: The names of the rows that are left out, by (table, day).
         self.out: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -285,11 +288,15 @@ class SplitPlan:
         # Sessions of one repository belong together, and so do those in a group with one of them.
         units = groups(keys, [*links, *names.items()])
         self.repositories = len({units[session] for session in sessions})
-        self.by_repository = self.repositories >= REPOSITORIES
+        chosen = by or ("repository" if self.repositories >= REPOSITORIES else "session")
+        self.by_repository = chosen == "repository"
         unit_of = units if self.by_repository else self.group_of
         self.split_of = {
             self.group_of[session]: split_of(unit, share) for session, unit in unit_of.items()
         }
+        held_out = {unit_of[s] for s in sessions if self.split_of[self.group_of[s]] == VALIDATION}
+        #: Repositories or groups in validation, and all of them.
+        self.units = len(held_out), len({unit_of[session] for session in sessions})
         self.counts = Counter(
             (table, self.split_of[self.group_of[row.session]]) for table, _, row in kept
         )

@@ -63,12 +63,17 @@ class Benchmarks:
             for match in _REMOTE.finditer(text):
                 yield from self._evidence("remote", f"{match[1]}/{match[2]}")
 
-    def in_place(self, path: str) -> Iterator[str]:
-        """Yield evidence in a working directory: an instance id, or the folder's name."""
-        yield from self.in_text(path)
+    def named_like(self, path: str) -> Iterator[str]:
+        """Yield the repository that has a folder's name; by itself it is no evidence."""
         name = PurePosixPath(path).name.lower() if path else ""
         if name in self._by_name:
-            yield from self._evidence("name", self._by_name[name])
+            yield self._by_name[name]
+
+    def named_in(self, text: str, repositories: Iterable[str]) -> Iterator[str]:
+        """Yield evidence for those of some repositories that a text names with their owner."""
+        for repo in repositories:
+            if re.search(rf"(?i)(?<![\w/.-]){re.escape(repo)}(?![\w/-]|\.\w)", text):
+                yield from self._evidence("name", repo)
 
     def _evidence(self, kind: str, repo: str) -> Iterator[str]:
         known = self._of.get(repo.lower())
@@ -83,20 +88,26 @@ def contaminated_sessions(
 
     The states must all be alive: messages that they share are searched once, by object.
     """
+    every = list(states)
+    named: dict[str, set[str]] = {}
+    for state in every:
+        for place in (state.project, state.cwd):
+            named.setdefault(state.session_id, set()).update(benchmarks.named_like(place or ""))
     found: dict[str, set[str]] = {}
     unseen = Unseen()
-    for state in states:
+    for state in every:
         evidence = found.setdefault(state.session_id, set())
         for place in {state.project or "", state.cwd or ""}:
-            evidence.update(benchmarks.in_place(place))
+            evidence.update(benchmarks.in_text(place))
         for message in unseen.of(state):
             for text in strings(message):
                 evidence.update(benchmarks.in_text(text))
+                evidence.update(benchmarks.named_in(text, named[state.session_id]))
     return {session: sorted(evidence) for session, evidence in found.items() if evidence}
 
 
 def is_strong(evidence: Iterable[str]) -> bool:
-    """Return True if any evidence is more than a folder's name."""
+    """Return True if any evidence is more than a folder's name and the repository's in a text."""
     return any(item.split(" ", 1)[0] in ("instance", "remote") for item in evidence)
 
 

@@ -134,13 +134,24 @@ def test_evidence_in_text(text, expected):
     assert list(KNOWN.in_text(text)) == expected
 
 
-def test_evidence_in_the_folder_is_weak():
-    (found,) = KNOWN.in_place("/home/user/code/Requests")
-    assert found == "name psf/requests (SWE-bench)"
-    assert not is_strong([found])
-    assert list(KNOWN.in_place("/home/user/requests/src")) == []
-    (strong,) = KNOWN.in_place("/srv/django__django-10097")
-    assert is_strong([strong])
+@pytest.mark.parametrize(
+    ("folder", "text", "expected"),
+    [
+        ("/home/user/code/Requests", "see psf/requests, line 3", ["name psf/requests (SWE-bench)"]),
+        ("/home/user/django", "(Django/Django)", ["name django/django (SWE-bench)"]),
+        ("/home/user/django", "pip install django", []),
+        ("/home/user/django", "src/django/django and django/django/urls.py", []),
+        ("/home/user/requests/src", "psf/requests", []),
+        ("/home/user/work", "psf/requests", []),
+        ("/srv/django__django-10097", "", ["instance django/django (SWE-bench)"]),
+    ],
+)
+def test_a_folder_is_evidence_if_a_text_names_owner_and_repository(folder, text, expected):
+    said = {"role": "user", "content": [{"type": "text", "text": text}]}
+    states = [made_state(session_id="s", project=folder, cwd=folder, messages=[said])]
+    found = contaminated_sessions(states, KNOWN).get("s", [])
+    assert found == expected
+    assert is_strong(found) == any("instance" in item for item in expected)
 
 
 def test_a_session_is_contaminated_as_a_whole():
@@ -305,12 +316,14 @@ def test_a_list_of_ones_own_is_added_to_the_bundled_one(tmp_path):
     own.write_text("benchmarks: [{name: mine, repositories: [me/thing]}]\n")
     rules = PreferenceRules.model_validate({"contamination": {"files": [str(own)]}})
     known = Benchmarks.of_rules(rules)
-    assert list(known.in_place("/srv/thing")) == ["name me/thing (mine)"]
-    assert list(known.in_place("/srv/django"))
+    assert list(known.in_text("upstream https://github.com/me/thing")) == ["remote me/thing (mine)"]
+    assert list(known.in_text("/srv/django__django-10097"))
 
 
 def test_every_folder_of_a_session_is_looked_at():
-    states = [made_state(session_id="s", project="/home/user/work", cwd="/home/user/django")]
+    said = {"role": "user", "content": [{"type": "text", "text": "Fix django/django."}]}
+    places = {"project": "/home/user/work", "cwd": "/home/user/django"}
+    states = [made_state(session_id="s", messages=[said], **places)]
     assert contaminated_sessions(states, KNOWN) == {"s": ["name django/django (SWE-bench)"]}
 
 

@@ -281,7 +281,10 @@ def test_an_empty_validation_split_is_warned_of(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(select, "split_of", lambda *_: "train")
-    assert "no pair is in validation, although there are 8 groups" in build_dataset(lake).warning
+    assert build_dataset(lake).warning == (
+        "0.0% of the pairs are in validation, where 20% was asked: a hash puts 0 of 8 groups of"
+        " sessions there; add sessions, or ask for a larger share"
+    )
     assert build_dataset(lake, validation_share=0.0).warning == ""
 
 
@@ -301,7 +304,7 @@ def test_five_groups_without_validation_are_warned_of(
     normalise(lake, DAY)
     assert build_dataset(lake).warning == ""
     add_session(lake, "s4", DAY)
-    assert "there are 5 groups" in build_dataset(lake).warning
+    assert "a hash puts 0 of 5 groups of sessions there" in build_dataset(lake).warning
 
 
 def test_pairs_that_differ_in_their_tools_are_two(lake: Lake) -> None:
@@ -444,13 +447,12 @@ def test_a_weaker_sign_of_a_later_day_forgets_no_stronger_one(lake: Lake) -> Non
 
 def test_a_folder_that_merely_has_the_name_is_flagged_and_stays(lake: Lake) -> None:
     write = {"contamination": {"by_name": "drop"}}
-    ids = [row["state_id"] for row in lake.rows("states") if row["session_id"] == "s1"]
-    states = [
-        {**row, "project": "/home/user/django"} if row["state_id"] in ids else row
-        for row in plain(lake, "states", day=DAY)
-    ]
-    lake.write("states", states, day=DAY)
+    project = "/home/user/django"
+    add_session(lake, "named", DAY, prompt="See django/django.", project=project)
+    add_session(lake, "alike", DAY, prompt="See our django.", project=project)
+    normalise(lake, DAY)
     build_dataset(lake)
-    assert "s1" in placement(lake)
+    assert {"named", "alike"} <= placement(lake).keys()
     build_dataset(lake, rules=PreferenceRules.model_validate(write))
-    assert "s1" not in placement(lake)
+    assert "named" not in placement(lake)
+    assert "alike" in placement(lake)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.dataset import splits
+from composer_pipeline.dataset import select, splits
 from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.dataset.manifest import read_build
 from composer_pipeline.dataset.splits import SessionLinks, remote_name
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from tests.fixtures.lake_states import write_session
@@ -152,6 +153,32 @@ def test_with_four_sessions_are_split_and_the_overlap_is_measured(tmp_path: Path
     # Each second state has the listing in its prompt.
     seconds = [r for r in rows if r["repository"] in both and len(r["prompt"]) > 2]
     assert report.verbatim_in_train == len(seconds) / len(rows) > 0
+
+
+def test_a_split_by_session_is_taken_if_asked_and_its_leak_is_measured(tmp_path: Path) -> None:
+    lake = several(tmp_path, 5)
+    report = build_dataset(lake, validation_share=0.5, split_by="session")
+    assert (report.split_by, report.repositories) == ("session", 5)
+    assert report.repository_in_train > 0
+    assert read_build(lake).figures["split"]["by"] == "session"
+    with pytest.raises(InputError, match="split_by must be repository or session, not 'day'"):
+        build_dataset(lake, split_by="day")
+
+
+def test_a_share_below_half_of_what_was_asked_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = several(tmp_path, 5)
+    seen: dict[str, str] = {}  # the first repository alone, a fifth of the pairs
+    monkeypatch.setattr(
+        select, "split_of",
+        lambda unit, _: seen.setdefault(unit, "train" if seen else "validation"),
+    )  # fmt: skip
+    assert build_dataset(lake, validation_share=0.4).warning == ""
+    assert build_dataset(lake, validation_share=0.5).warning == (
+        "20.0% of the pairs are in validation, where 50% was asked: a hash puts 1 of 5"
+        " repositories there; --split-by session comes closer, with repositories in both splits"
+    )
 
 
 def test_sessions_that_move_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ round merged anything has failed. ``composer.json`` is written last and makes th
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ from composer_pipeline.diloco.supervisor import (
 )
 from composer_pipeline.diloco.views import history, write_timeline
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.files import make_folder, out_of_space, writing
+from composer_pipeline.files import folder_mode, make_folder, out_of_space, writing
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training import events
@@ -488,4 +489,5 @@ _SENTENCES: dict[str, Callable[[Event], str]] = {
 
 
 if __name__ == "__main__":
+    os.umask(0o777 & ~folder_mode())  # what libraries write is as private as the lake
     sys.exit(main())

@@ -49,14 +49,14 @@ def test_without_a_device_it_says_so(monkeypatch, capsys):
 @pytest.mark.slow
 def test_every_side_trains_on_equal_rows_with_equal_settings():
     sides = {
-        way: losses_gpu.measure("tiny", 768, way).ran for way in ("ours", "grpo", "sdpo", "dpo")
+        way: losses_gpu.measure("tiny", 256, way).ran for way in ("ours", "grpo", "sdpo", "dpo")
     }
     setting = "torch.float32, torch.float32, on"  # activation checkpointing
     assert sides == {
-        "ours": {setting: ["1 x 1,530", "1 x 960 without gradient"]},
-        "grpo": {setting: ["4 x 896"]},
-        "sdpo": {setting: ["1 x 896", "1 x 960 without gradient"]},
-        "dpo": {setting: ["2 x 896"]},
+        "ours": {setting: ["1 x 891", "1 x 448 without gradient", "1 x 510"]},
+        "grpo": {setting: ["4 x 384"]},
+        "sdpo": {setting: ["1 x 384", "1 x 448 without gradient"]},
+        "dpo": {setting: ["2 x 384"]},
     }
 
 

@@ -20,6 +20,7 @@ from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.outer_optimizer import OuterState, outer_steps, pseudo_gradient
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import evaluate
+from composer_pipeline.files import too_open
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import publish_model
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
@@ -151,8 +152,7 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     # The gate of publishing finds nothing private in a real checkpoint.
     files = publish_model(result.run_dir, "me/x", dry_run=True, allow_simulated=True).files
     assert {"README.md", "composer.json", "adapter_model.safetensors"} <= set(files)
-    modes = {path.name: oct(path.stat().st_mode) for path in result.checkpoint.iterdir()}
-    assert len(set(modes.values())) == 1, f"who may read one file may read all: {modes}"
+    assert list(too_open(result.run_dir)) == [], "others may read no file of a run"
     adapter = load_file(result.checkpoint / "adapter_model.safetensors")
     assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
 
@@ -213,9 +213,10 @@ def test_both_replicas_end_with_the_committed_state(finished):
     commits = {commit["round"]: commit["state_sha"] for commit in composer["commits"]}
     for (_, number), sha in shas.items():
         assert sha == commits[number]
-    # A replica that is killed right after a commit may not have told of it.
+    # A replica that is killed right after a commit may not have told of it: both were killed in
+    # the round after `committed`, and one of them later.
     missing = {(slot, number) for slot in (0, 1) for number in commits} - shas.keys()
-    assert len(missing) <= 1
+    assert len(missing - {(0, finished.committed), (1, finished.committed)}) <= 1
     assert (0, max(commits)) in shas
     assert (1, max(commits)) in shas
 

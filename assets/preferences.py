@@ -200,14 +200,14 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
         from composer_pipeline.dataset.build import build_dataset
-        from composer_pipeline.preferences.quality import ALL, write_statistics
 
         store, rules = lake.open(), recipes.rules()
         page = TablePage("training_dataset", "dataset_pairs", store)
         report = build_dataset(
             store, rules=rules, tokenizer=config.tokenizer, split_by=config.split_by
         )
-        quality = write_statistics(store, rules=rules).by_scope[ALL]
+        quality = report.quality
+        assert quality is not None
         costs = store.read("dataset_groups", columns=["cost_usd"])["cost_usd"].to_pylist()
         counts = {
             "cost_usd": sum(filter(None, costs)) if costs else None,

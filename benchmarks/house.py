@@ -33,12 +33,12 @@ REASONS = {
 }
 #: Name of a figure: its value at c0d64a3, before the merge, and its limit.
 LIMITS: dict[str, tuple[float, float]] = {
-    "product lines": (82_662, 67_200),
+    "product lines": (82_662, 68_000),
     "product files": (677, 280),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),
-    "modules of the trip": (191, 90),
-    "hand-overs of the trip": (450, 258),
+    "modules of the trip": (191, 92),
+    "hand-overs of the trip": (450, 266),
     "small modules with one importer": (79, 0),
     "circles of imports": (0, 0),
 }

@@ -7,9 +7,10 @@ same lake gives the same bytes. Prompts are decoded a session at a time and wait
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from composer_pipeline.dataset.splits import SPLITS, TRAIN, VALIDATION, Overlap
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.schema import DATASETS, TABLES
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.quality import Quality, check_gates, measure, write_of_dataset
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.reports import Progress, Report
@@ -55,6 +57,8 @@ class DatasetReport(Report):
             that also occurs in train.
         moved: session to how it moved, for sessions that were in another split in the build
             before.
+        accepted: gate to verdict, for those that the preference recipe lets through.
+        quality: the statistics of the build, which are also stored; not in :meth:`to_dict`.
     """
 
     rows: int
@@ -73,6 +77,14 @@ class DatasetReport(Report):
     repository_in_train: float = 0.0
     verbatim_in_train: float = 0.0
     moved: dict[str, str] = field(default_factory=dict)
+    accepted: dict[str, str] = field(default_factory=dict)
+    quality: Quality | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the statistics, which are in ``preference_statistics``."""
+        data = Report.to_dict(replace(self, quality=None))
+        del data["quality"]
+        return data
 
 
 def build_dataset(
@@ -85,7 +97,7 @@ def build_dataset(
     consent: str | Path = "",
     progress: Progress | None = None,
 ) -> DatasetReport:
-    """Write the ``dataset_*`` tables, each in two splits.
+    """Write the ``dataset_*`` tables, each in two splits, and the statistics of all pairs.
 
     A repository (if there are five or more), or else a group of sessions, is in validation when a
     hash of its name falls below ``validation_share``. So it does not move when data are added,
@@ -110,8 +122,9 @@ def build_dataset(
     Raises:
         InputError: the share is out of range, nothing was normalised yet, a list of benchmarks
             or the consent file is wrong, or there is no such tokenizer.
-        ComposerError: a group, session or prompt is in two splits, or a row holds something that
-            publishing would refuse; the former dataset stays.
+        ComposerError: the pairs are refused by a gate that the recipe does not accept, a group,
+            session or prompt is in two splits, or a row holds something that publishing would
+            refuse; the former dataset stays.
         StorageError: the lake is not writable.
     """
     if not 0 <= validation_share < 1:
@@ -123,6 +136,8 @@ def build_dataset(
     with lake.locked("dataset"), Pieces(lake) as pieces:
         inputs = inputs_of(lake)
         rules = rules or PreferenceRules()
+        quality = measure(lake, rules=rules, built=False)
+        accepted = check_gates(quality, rules)
         allowed = find_consent(lake, consent)
         selection, terms = Selection(lake, rules, allowed), Terms(rules)
         cutter = _cutter(tokenizer)
@@ -144,9 +159,12 @@ def build_dataset(
         counts = {"repositories": plan.repositories, "groups": len(plan.names)}
         split = {"by": by, **counts, **shares}
         figures = {"validation_share": validation_share, "tokenizer": tokenizer, "split": split}
+        if accepted:
+            figures["accepted"] = accepted
         if cutter is not None:
             figures["chat_template"] = cutter.chat_template
         build = write_manifest(lake, inputs, figures)
+        quality = write_of_dataset(lake, quality, rules)
     splits = {split: plan.counts["dataset_pairs", split] for split in SPLITS}
     return DatasetReport(
         rows=plan.rows_of("dataset_pairs"),
@@ -165,6 +183,8 @@ def build_dataset(
         repository_in_train=shares["repository_in_train"],
         verbatim_in_train=shares["verbatim_in_train"],
         moved=moved,
+        accepted=accepted,
+        quality=quality,
     )
 
 

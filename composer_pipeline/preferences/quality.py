@@ -5,9 +5,10 @@ Writes the tables ``preference_statistics`` and ``near_duplicates``.
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, compress
 from statistics import quantiles
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from composer_pipeline.charts import bars, heatmap, lines, markdown_image
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.place import check_days
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
@@ -159,6 +161,61 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+#: An action that was chosen in so many sessions fits nearly any state.
+_ANYWHERE = 5
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What the sides of pairs are; all but ``distinct`` count pairs."""
+
+    distinct: int = 0  #: different chosen actions
+    anywhere: int = 0  #: whose chosen action was chosen in five or more sessions
+    right_checks: int = 0  #: whose rejected action ran a test, linter or build and was no mistake
+    one_project: int = 0  #: of the project with most
+
+
+def sides_of(pairs: Sequence[Row]) -> Sides:
+    """Count over rows of ``pairs``."""
+    chosen = [_told(row["chosen"]) for row in pairs]
+    sessions: dict[str, set[str]] = defaultdict(set)
+    for row, action in zip(pairs, chosen, strict=True):
+        sessions[action].add(row["session_id"])
+    projects = Counter(row["project"] for row in pairs)
+    return Sides(
+        distinct=len(sessions),
+        anywhere=sum(len(sessions[action]) >= _ANYWHERE for action in chosen),
+        right_checks=sum(row["outcome"] != "student_bad" and _checks(row) for row in pairs),
+        one_project=max(projects.values(), default=0),
+    )
+
+
+def _calls(messages: Iterable[Row]) -> list[tuple[str, dict[str, Any]]]:
+    calls = (call["function"] for message in messages for call in message.get("tool_calls") or ())
+    return [(str(call["name"]), dict(call["arguments"])) for call in calls]
+
+
+def _told(messages: Sequence[Row]) -> str:
+    """Return what tells actions apart: calls without their descriptions, else the text."""
+    calls: list[Any] = [(name, {**given, "description": ""}) for name, given in _calls(messages)]
+    return json.dumps(calls or [message.get("content") for message in messages], sort_keys=True)
+
+
+#: A command that runs tests, a linter, a type checker or a build.
+_CHECK = re.compile(
+    r"(?:^|[;&|(]\s*|\b(?:npx|run|exec|bunx?|pnpm|yarn|npm|uvx|python3?\s+-m|mix|rake)\s+)"
+    r"(?:\w+=\S+\s+)*(?:pytest|tox|nox|mypy|pyright|ruff|flake8|pylint|tsc|eslint|biome|jest|vitest"
+    r"|mocha|playwright|rspec|rubocop|phpunit|phpstan|ctest|cmake|make|ninja|javac|golangci-lint"
+    r"|staticcheck|pre-commit|test|tests|lint|build|typecheck|check|unittest|xcodebuild|swift"
+    r"|go\s+(?:test|vet|build)|cargo\s+(?:test|check|build|clippy)|dotnet\s+(?:test|build)"
+    r"|\S*gradlew?\b|mvn)\b"
+)
+
+
+def _checks(row: Row) -> bool:
+    return any(_CHECK.search(str(given.get("command", ""))) for _, given in _calls(row["rejected"]))
+
+
 @dataclass(frozen=True)
 class Quality:
     """The statistics of a scope."""
@@ -178,6 +235,7 @@ class Quality:
     pairs: int
     near: Sequence[Mapping[str, Any]] = ()  #: rows of the table ``near_duplicates``
     controls: Mapping[str, int] = field(default_factory=dict)  #: states that each one answered
+    sides: Sides = Sides()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``preference_statistics``, in a fixed order."""
@@ -219,6 +277,8 @@ class Quality:
         put("contaminated_pairs", Measurement(self.contaminated, self.pairs))
         put("near_duplicate_pairs", Measurement(len(self.near), self.pairs))
         put("near_duplicates_across_sessions", Measurement(self.near_across, self.pairs))
+        for name, number in asdict(self.sides).items():
+            put("pairs_by_sides", Measurement(number, self.pairs), name)
         return out
 
     @property
@@ -242,7 +302,7 @@ _VOTE_COLUMNS = [
     "reason", "n_families", "n_agree", "tool", "raters", "controls", "mutates", "labels", "levels",
 ]  # fmt: skip
 _PAIR_COLUMNS = [
-    "pair_id", "session_id", "chosen", "rejected", "tier", "outcome", "length_ratio",
+    "pair_id", "session_id", "project", "chosen", "rejected", "tier", "outcome", "length_ratio",
     "contamination",
 ]  # fmt: skip
 
@@ -258,10 +318,13 @@ class _Votes:
             yield from batch.to_pylist()
 
 
-def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = None) -> Quality:
+def measure(
+    lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = None, built: bool = True
+) -> Quality:
     """Compute the statistics of a day, or of every day of the lake.
 
-    For :data:`ALL` the separability is that of ``dataset_pairs``, once the dataset has been built.
+    For :data:`ALL` the separability is that of ``dataset_pairs``, once the dataset has been built;
+    that of the pairs without ``built``.
     """
     rules = rules or PreferenceRules()
     days = lake.days("votes") if scope == ALL else [scope]
@@ -291,7 +354,7 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
         noise=noise_floor(votes),
         separation=(
             measured_on_dataset(lake, rules)
-            if funnel.get("dataset")
+            if built and funnel.get("dataset")
             else separability(pairs, rules.separability)
         ),
         funnel=funnel,
@@ -305,6 +368,7 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
         pairs=len(pairs),
         near=near_duplicates(prints, rules.near_duplicates),
         controls=dict(sorted(controls.items())),
+        sides=sides_of(pairs),
     )
 
 
@@ -329,17 +393,33 @@ def write_statistics(
     scopes = [ALL] if days is None else check_days(days)
     by_scope: dict[str, Quality] = {}
     for done, scope in enumerate(scopes, start=1):
-        by_scope[scope] = quality = measure(lake, scope, rules=rules)
-        rows = quality.rows()
-        if scope == ALL and (build := build_id(lake)):
-            # The build of the dataset that was measured.
-            note = {"a": build, "b": "", "tool": "", "n": 0, "note": "not a number"}
-            rows.append({"statistic": "build", **note})
-        lake.write("preference_statistics", rows, scope=scope)
-        lake.write("near_duplicates", [dict(row) for row in quality.near], scope=scope)
+        by_scope[scope] = measure(lake, scope, rules=rules)
+        _store(lake, scope, by_scope[scope])
         if progress:
             progress("statistics", done, len(scopes))
     return StatisticsReport(by_scope)
+
+
+def write_of_dataset(lake: Lake, quality: Quality, rules: PreferenceRules) -> Quality:
+    """Store what was measured before a build of the dataset as that build's; return it."""
+    rows = lake.read("dataset_pairs", columns=["pair_id"]).num_rows
+    found = replace(
+        quality,
+        separation=measured_on_dataset(lake, rules),
+        funnel={**quality.funnel, "dataset": rows},
+    )
+    _store(lake, ALL, found)
+    return found
+
+
+def _store(lake: Lake, scope: str, quality: Quality) -> None:
+    rows = quality.rows()
+    if scope == ALL and (build := build_id(lake)):
+        # The build of the dataset that was measured.
+        note = {"a": build, "b": "", "tool": "", "n": 0, "note": "not a number"}
+        rows.append({"statistic": "build", **note})
+    lake.write("preference_statistics", rows, scope=scope)
+    lake.write("near_duplicates", [dict(row) for row in quality.near], scope=scope)
 
 
 def measured_on_dataset(lake: Lake, rules: PreferenceRules) -> Separation:
@@ -558,6 +638,8 @@ _SURE = 2.0
 _MOST_OF_ONE_SESSION, _MOST_REPEATS = 0.1, 0.01
 #: Median length of chosen to rejected.
 _LENGTHS = (2 / 3, 3 / 2)
+#: Beyond these the pairs are refused; by length from so many on.
+_MOST_AUC, _FAR, _FEW = 0.9, (1 / 4, 4), 50
 
 
 @dataclass(frozen=True)
@@ -565,8 +647,9 @@ class QualityVerdict:
     """A figure's name, its verdict, and a sentence that says why."""
 
     figure: str
-    word: Literal["good", "look", "not measured"]
+    word: Literal["good", "look", "refused", "not measured"]
     sentence: str
+    gate: str = ""  #: its name in ``accept`` of the preference recipe, if a dataset can be refused
 
 
 def verdicts(quality: Quality, rules: PreferenceRules) -> list[QualityVerdict]:
@@ -578,6 +661,8 @@ def verdicts(quality: Quality, rules: PreferenceRules) -> list[QualityVerdict]:
         _lengths(quality),
         _sessions(quality),
     ]
+    if quality.pairs >= rules.separability.min_pairs:
+        figures += _of_sides(quality.sides, quality.pairs)
     if pairs := quality.pairs:
         across, count = quality.near_across, quality.contaminated
         share = across / pairs
@@ -588,8 +673,54 @@ def verdicts(quality: Quality, rules: PreferenceRules) -> list[QualityVerdict]:
     return figures
 
 
-def _judged(figure: str, good: bool, sentence: str) -> QualityVerdict:
-    return QualityVerdict(figure, "good" if good else "look", sentence)
+def check_gates(quality: Quality, rules: PreferenceRules) -> dict[str, str]:
+    """Refuse pairs that no model should be trained on; return what the recipe lets through.
+
+    Raises:
+        ComposerError: a verdict is ``refused`` and its gate is not in ``accept`` of the recipe.
+    """
+    refused = [verdict for verdict in verdicts(quality, rules) if verdict.word == "refused"]
+    stopped = [verdict for verdict in refused if verdict.gate not in rules.accept]
+    if stopped:
+        names = ", ".join(verdict.gate for verdict in stopped)
+        raise ComposerError(
+            "the pairs are refused: "
+            + " ".join(f"{verdict.gate}: {verdict.sentence}" for verdict in stopped)
+            + f" Look at some with composer-pipeline pair; accept: [{names}] in the preference"
+            " recipe lets them through, and card and report say so."
+        )
+    return {verdict.gate: verdict.sentence for verdict in refused}
+
+
+def _judged(
+    figure: str, good: bool, sentence: str, gate: str = "", *, refused: bool = False
+) -> QualityVerdict:
+    return QualityVerdict(
+        figure, "refused" if refused else "good" if good else "look", sentence, gate
+    )
+
+
+#: Shares of the pairs from which on they are refused; of one project only a look.
+_LEAST_DISTINCT, _MOST_ANYWHERE, _MOST_CHECKS, _MOST_OF_ONE_PROJECT = 0.2, 1 / 3, 1 / 3, 0.9
+
+
+def _of_sides(sides: Sides, pairs: int) -> Iterator[QualityVerdict]:
+    for figure, gate, count, least, most, what in (
+        ("variety", "variety", sides.distinct, _LEAST_DISTINCT, 1.0, "different chosen actions in"),
+        ("fits anywhere", "anywhere", sides.anywhere, 0.0, _MOST_ANYWHERE,
+         f"chosen actions that were chosen in {_ANYWHERE} or more sessions, in"),
+        ("right checks", "checks", sides.right_checks, 0.0, _MOST_CHECKS,
+         "rejected actions that ran a test, linter or build and were no mistake, in"),
+    ):  # fmt: skip
+        share = count / pairs
+        good = least <= share <= most
+        sentence = f"{count} {what} {pairs} pairs ({share:.1%})"
+        bound = f"at least {least:.0%}" if least else f"at most {most:.0%}"
+        told = "." if good else f", and {bound} is right."
+        yield _judged(figure, good, sentence + told, gate, refused=not good)
+    share = sides.one_project / pairs
+    sentence = f"{sides.one_project} of {pairs} pairs are of one project ({share:.0%})."
+    yield _judged("one project", share <= _MOST_OF_ONE_PROJECT, sentence)
 
 
 def _unmeasured(figure: str, why: str, remedy: str = "") -> QualityVerdict:
@@ -641,6 +772,7 @@ def _separability(quality: Quality, bound: float) -> QualityVerdict:
         name, False,
         f"Style alone tells chosen from rejected (AUC {found.auc:.2f}, above {bound}), most of all"
         f" {first}: a model may learn that in place of the better action.",
+        "style", refused=found.auc > _MOST_AUC,
     )  # fmt: skip
 
 
@@ -650,7 +782,9 @@ def _lengths(quality: Quality) -> QualityVerdict:
         return _unmeasured(name, found.note)
     sentence = f"The median chosen action has {found.value:.2f} of the rejected one's characters"
     good = _LENGTHS[0] <= found.value <= _LENGTHS[1]
-    return _judged(name, good, sentence + ("." if good else ": a model may learn length."))
+    told = sentence + ("." if good else ": a model may learn length.")
+    refused = found.n >= _FEW and not _FAR[0] <= found.value <= _FAR[1]
+    return _judged(name, good, told, "lengths", refused=refused)
 
 
 def _sessions(quality: Quality) -> QualityVerdict:

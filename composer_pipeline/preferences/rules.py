@@ -74,6 +74,7 @@ class PreferenceRules(_Model):
     separability: Separability = Separability()
     near_duplicates: NearDuplicates = NearDuplicates()
     semantic_judge: JudgeRule | None = None
+    accept: list[Literal["style", "lengths", "variety", "anywhere", "checks"]] = []
 
     @staticmethod
     def load(path: str | Path) -> "PreferenceRules":

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.preferences.quality import Measurement, NoiseFloor, Quality, verdicts
+from composer_pipeline.preferences.quality import Measurement, NoiseFloor, Quality, Sides, verdicts
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.style import Separation
 
@@ -37,6 +37,7 @@ def quality(**changes: Any) -> Quality:
         contaminated=0,
         pairs=100,
         near=[{"same_session": False}, *[{"same_session": True}] * 5],
+        sides=Sides(distinct=20, anywhere=33, right_checks=33, one_project=90),
     )  # fmt: skip
     return dataclasses.replace(whole, **changes)
 
@@ -48,7 +49,7 @@ def of(figure: str, **changes: Any) -> tuple[str, str]:
 
 def test_at_its_bounds_everything_is_good() -> None:
     said = verdicts(quality(), PreferenceRules())
-    assert [v.word for v in said] == ["good"] * 7, said
+    assert [v.word for v in said] == ["good"] * 11, said
     assert all((v.sentence.endswith(".") and v.sentence[0].isupper()) or v.sentence[0].isdigit()
                for v in said)  # fmt: skip
 
@@ -68,6 +69,7 @@ NEAR = [{"same_session": False}] * 2
         ("spread over sessions", {"pairs": 99}, ["10 of 99 (10%)", "max_pairs_per_session"]),
         ("repeats", {"near": NEAR}, ["2 near-duplicates across sessions among 100"]),
         ("benchmarks", {"contaminated": 1}, ["1 of 100"]),
+        ("one project", {"sides": Sides(distinct=20, one_project=91)}, ["91 of 100", "91%"]),
     ],
 )  # fmt: skip
 def test_look(figure: str, changes: dict[str, Any], words: list[str]) -> None:
@@ -75,6 +77,37 @@ def test_look(figure: str, changes: dict[str, Any], words: list[str]) -> None:
     assert word == "look"
     for part in words:
         assert part in sentence
+
+
+@pytest.mark.parametrize(
+    ("gate", "changes", "words"),
+    [
+        ("style", {"separation": apart(0.91)}, ["0.91", "calls"]),
+        ("lengths", {"length_ratio": {"p50": Measurement(4.1, 50)}}, ["4.10"]),
+        ("lengths", {"length_ratio": {"p50": Measurement(0.24, 50)}}, ["0.24"]),
+        ("variety", {"sides": Sides(distinct=19)}, ["19 different", "at least 20%"]),
+        ("anywhere", {"sides": Sides(distinct=20, anywhere=34)}, ["34 chosen", "at most 33%"]),
+        ("checks", {"sides": Sides(distinct=20, right_checks=34)}, ["34 rejected", "at most 33%"]),
+    ],
+)  # fmt: skip
+def test_refused(gate: str, changes: dict[str, Any], words: list[str]) -> None:
+    refused = [v for v in verdicts(quality(**changes), PreferenceRules()) if v.word == "refused"]
+    assert [v.gate for v in refused] == [gate]
+    assert all(part in refused[0].sentence for part in words)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"separation": apart(0.9)},
+        {"length_ratio": {"p50": Measurement(4.0, 50)}},
+        {"length_ratio": {"p50": Measurement(9.0, 49)}},
+        {"pairs": 49, "sides": Sides(distinct=1, anywhere=49, right_checks=49)},
+    ],
+)  # fmt: skip
+def test_at_its_bounds_nothing_is_refused(changes: dict[str, Any]) -> None:
+    found = verdicts(quality(**changes), PreferenceRules())
+    assert "refused" not in [v.word for v in found]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ class _Assignment:
         # A word of the shell may have several quotes.
         if opened and not (self.shell and not opened["slashes"]):
             quote = opened["slashes"] + opened["quote"]
-            if not self.around or self.keyed or quote != self.around:
+            # Nothing that is code goes on behind the end of a string with a letter.
+            inside = quote == self.around and not self.text[opened.end() :][:1].isalnum()
+            if not self.around or self.keyed or not inside:
                 return self._quoted(opened)
         block = patterns.BLOCK.match(self.text, self.at) if self.own and self.sign == ":" else None
         if block is not None:
@@ -231,16 +233,17 @@ def _closing(text: str, at: int, quote: str, slashes: int) -> int:
     """Return where a string ends that a quote behind so many backslashes opened."""
     stop = text.find("\n", at, at + _LONGEST) if len(quote) == 1 else -1
     stop = min(len(text), at + _LONGEST) if stop < 0 else stop
-    literal, done = at, at
+    literal, done, doubled = at, at, at
     for mark in re.compile(rf"(\\*){quote}").finditer(text, at, stop):
         start = mark.end() - len(quote) - slashes
         if len(mark[1]) % (2 * slashes + 2) == slashes and start >= done:
             if slashes or len(quote) > 1 or text[start + 1 : start + 2] != quote:
                 return start
-            done = start + 2  # a quote is written twice
+            done = start + 2  # a quote is written twice, if the string goes on and ends
+            doubled = start if doubled == at else doubled
         elif literal == at and patterns.CLOSED.match(text, mark.end(), stop):
             literal = mark.end() - len(quote)
-    return literal
+    return literal if literal > at else doubled
 
 
 def argument(text: str, at: int, stop: int, *, whole: bool = False) -> tuple[int, int]:

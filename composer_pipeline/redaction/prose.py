@@ -26,6 +26,14 @@ _STATE = re.compile(
 )
 
 
+_PLACEHOLDER = re.compile(r"\[secret_[a-z0-9_]+_[0-9a-f]{4}\]")
+
+
+def _told(text: str) -> str:
+    """Return a text of the same length in lower case, without the words of placeholders."""
+    return _PLACEHOLDER.sub(lambda match: "#" * len(match[0]), ascii_lower(text))
+
+
 def _is_word(value: str) -> bool:
     """Judge a bare word: letters, and two digits or a digit and a sign."""
     digits, signs = re.findall(r"\d", value), re.findall(r"[^\w./:-]", value.rstrip("!?"))
@@ -127,7 +135,7 @@ _TYPED: tuple[_Row, ...] = (
 def _find(
     kind: str, words: list[str], rows: list[tuple[re.Pattern[str], _Judge, _Judge]], text: str
 ) -> Iterator[Finding]:
-    lowered, found = ascii_lower(text), dict[int, Finding]()
+    lowered, found = _told(text), dict[int, Finding]()
     for word in words:
         at = lowered.find(word)
         while at >= 0:
@@ -192,7 +200,7 @@ def _is_name_and_year(value: str) -> bool:
 
 
 def _find_strong(words: list[str], text: str) -> Iterator[Finding]:
-    lowered, found, plain = ascii_lower(text), dict[int, Finding](), text.isascii()
+    lowered, found, plain = _told(text), dict[int, Finding](), text.isascii()
     for word in words if not plain else filter(str.isascii, words):
         at = lowered.find(word)
         while at >= 0:
@@ -274,7 +282,7 @@ _DIGITS = re.compile(r"(?<![\w.,:#$€£+*/=~-])(?:(?!(?:19|20)\d\d\b)\d{4}|\d{5
 
 def _find_opening(words: list[str], text: str) -> Iterator[Finding]:
     """Yield numbers that open: ``the door opens with 5045``, ``just enter 616535``."""
-    lowered, found = ascii_lower(text), dict[int, Finding]()
+    lowered, found = _told(text), dict[int, Finding]()
     for word in words if not text.isascii() else filter(str.isascii, words):
         at = lowered.find(word)
         while at >= 0:

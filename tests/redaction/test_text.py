@@ -186,6 +186,8 @@ def test_a_placeholder_is_no_name_of_a_secret() -> None:
     once = redact_text(text)[0]
     assert "00ef13bd" in once
     assert redact_text(once) == (once, {})
+    strong = redact_text("toolu_01A2b3C4d5E6f7G8h9J0kLmNpostgres://bob:s3cr3t!@db/x")[0]
+    assert redact_text(strong) == (strong, {})
     assert "hunter22" not in redact_text('env["SECRET_KEY_BASE"] = "hunter22Xk29fjQm7wLp4"')[0]
 
 

@@ -214,6 +214,10 @@ def _read_summary(con: Any, calls: dict[str, int], metadata: dict[str, Any]) -> 
         "calls": sum(calls.values()),
         "hints": one("SELECT count(*) FROM hints"),
         "pairs": one("SELECT count(*) FROM pairs"),
+        "fixups": one("SELECT count(*) FROM pairs WHERE source = 'fixup'"),
+        "culprits": one(
+            "SELECT count(DISTINCT culprit_state_id) FROM states WHERE verdict = 'revealed'"
+        ),
         "kept": one("SELECT count(*) FROM normalized_pairs"),
         "dropped": one("SELECT count(DISTINCT pair_id) FROM drops"),
         "splits": dict(rows("SELECT split, count(*) FROM dataset_pairs GROUP BY split")),
@@ -237,7 +241,11 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row("sessions", f"{summary['sessions']} ({summary['trajectories']} trajectories)")
-    table.add_row("states", f"{summary['states']}, {summary['error_turns']} of them error turns")
+    table.add_row(
+        "states",
+        f"{summary['states']}, {summary['error_turns']} of them error turns;"
+        f" {summary['culprits']} edits broke something later",
+    )
     table.add_row("redactions", str(summary["redactions"]))
     for name, row in summary["replies"].items():
         cost = f"${row['picodollars'] / 1e12:.6f}{label}"
@@ -247,7 +255,9 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
         )
     table.add_row("calls this time", str(summary["calls"]))
     table.add_row(
-        "pairs", f"{summary['pairs']}, hints {summary['hints']}, groups {summary['grpo_groups']}"
+        "pairs",
+        f"{summary['pairs']} ({summary['fixups']} from later fixes of the agent's own), hints"
+        f" {summary['hints']}, groups {summary['grpo_groups']}",
     )
     table.add_row("normalised", f"{summary['kept']} kept, {summary['dropped']} dropped")
     table.add_row("splits", ", ".join(f"{k} {v}" for k, v in sorted(summary["splits"].items())))

@@ -42,6 +42,7 @@ def test_every_stage_gives_something(summaries: tuple[dict[str, Any], dict[str, 
     assert first["calls"] > first["states"]
     assert first["pairs"] == first["kept"] + first["dropped"]
     assert first["dropped"] > 0
+    assert first["fixups"] >= 2 <= first["culprits"]
     assert first["splits"]["train"] > first["splits"]["validation"] > 0
 
 

@@ -69,4 +69,4 @@ def test_the_readmes_program_runs(tmp_path, monkeypatch, capsys):
     with loopback():
         exec(code, {})
     said = capsys.readouterr().out
-    assert re.search(r"worst case: \d\.\d+ USD\npairs: 101\n.", said), said
+    assert re.search(r"worst case: \d\.\d+ USD\npairs: 103\n.", said), said

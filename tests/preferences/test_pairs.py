@@ -143,7 +143,8 @@ def test_no_day_is_not_every_day(lake, tmp_path):
 def test_day_without_replies_writes_an_empty_partition(lake, tmp_path):
     other = Lake(tmp_path)
     ingest(other, [sample_sessions_dir()])
-    report = build_pairs(other, days=["2026-11-16"])
+    rules = PreferenceRules(own_pairs=False)
+    report = build_pairs(other, days=["2026-11-16"], rules=rules)
     assert (report.pairs, report.voted, report.consensus) == (0, 0, 0)
     assert other.days("pairs") == ["2026-11-16"]
 

@@ -255,3 +255,15 @@ def test_telephone_numbers(value: Any, number: str) -> None:
 )
 def test_what_only_looks_like_them_stays(text: str) -> None:
     assert redact_text(text) == (text, {})
+
+
+def test_a_key_of_a_wallet_has_its_checksum() -> None:
+    """Bitcoin's own example of its wallet import format, and the same with another last letter."""
+    key = "5KYZdUEo39z3FPrtuX2QbbwGnNP5zTd7yyr2SC1j299sBCnWjss"
+    assert "PRIVATE_KEY" in redact_text(f"wif {key}")[1]
+    assert "PRIVATE_KEY" not in redact_text(f"wif {key[:-1]}t")[1]
+
+
+def test_codes_are_found_behind_each_of_two_words_that_are_near_each_other() -> None:
+    text = "backup code" + " x" * 140 + " recovery code" + " y" * 90 + " a1b2c-d3e4f done"
+    assert "a1b2c-d3e4f" not in redact_text(text)[0]

@@ -200,3 +200,8 @@ def test_a_table_made_again_from_nothing_keeps_its_own_rows(
         {"kind": "ZORG_SECRET", "literals": ["zorg"], "pattern": "[A-Za-z0-9]{40}", "entropy": 3.0, "source": "gitleaks"}
     ]  # fmt: skip
     assert "gitleaks zorg-client-id: public or no secret" in capsys.readouterr().out
+
+
+def test_a_key_of_an_object_names_the_vendor() -> None:
+    value = {"abstractapi_key": "caf3511061fea83537c7fec5779ec6e8"}
+    assert redact_value(value)[1] == {"ABSTRACTAPI_API_KEY": 1}

@@ -112,6 +112,20 @@ def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
     return report
 
 
+def require_devices(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> None:
+    """Raise InputError where a run needs a tenth more memory than a device of it has."""
+    known = [device.memory for device in devices() if device.memory is not None]
+    if not known:
+        return
+    shape, windows = ModelShape.load(Path(resolved)), windows_of(recipe, data)
+
+    def predict(changed: TrainingRecipe) -> Memory:
+        return peak(shape, changed, loads_of(changed, packed(windows, changed)), device=True)
+
+    limit, where = _limit(recipe, None)
+    require_fit(recipe, predict, limit + limit // 10, where)  # predicted within a tenth
+
+
 def _data(recipe: TrainingRecipe, lake: Lake, resolved: str, run_dir: Path) -> TrainingData:
     """Return the run's windows, built if necessary."""
     if TrainingData.is_complete(run_dir / DATA):

@@ -141,6 +141,10 @@ def frozen_copy(policy: Policy) -> Policy:
     return copied
 
 
+#: The first and the last version of torch with which `tests/gpu` passed or the API is the same.
+_TESTED = ((2, 11), (2, 13))
+
+
 def check_devices(recipe: TrainingRecipe) -> None:
     """Raise ``InputError`` where the devices of this machine cannot run a recipe."""
     there, usable = len(devices()), torch.cuda.is_available()
@@ -149,6 +153,12 @@ def check_devices(recipe: TrainingRecipe) -> None:
             f"nvidia-smi lists {there} device{'s' * (there > 1)}, and torch {torch.__version__} can"
             f" use none: the driver is too old for CUDA {torch.version.cuda} or incomplete; update"
             " it, or train on the CPU with CUDA_VISIBLE_DEVICES="
+        )
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if usable and not _TESTED[0] <= version <= _TESTED[1] and recipe.attention != "eager":
+        raise InputError(
+            f"torch {torch.__version__} is not one with which the compiled attention was tested"
+            " (2.11 to 2.13): install torch==2.13.0, or set recipe field attention: eager"
         )
     if recipe.dtype == "bf16" and usable and torch.cuda.get_device_capability() < (8, 0):
         raise InputError(

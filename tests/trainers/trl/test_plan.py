@@ -131,6 +131,22 @@ def test_flash_attention_that_is_not_installed_names_the_field(lake, tiny_model,
         plan(lake, recipe, tmp_path)
 
 
+def test_a_device_with_too_little_memory_is_named_before_the_first_step(
+    tiny_model, data, monkeypatch
+):
+    recipe = tiny_recipe(tiny_model)
+    planner.require_devices(recipe, data, tiny_model)  # a CPU is not judged
+    several = [planner_device("0", 80), planner_device("1", 0.5)]
+    monkeypatch.setattr(planner, "devices", lambda: several[:1])
+    planner.require_devices(recipe, data, tiny_model)
+    monkeypatch.setattr(planner, "devices", lambda: several[1:])
+    with pytest.raises(InputError, match=r"the run needs .* and device 1 has 0\.[56] GiB") as said:
+        planner.require_devices(recipe, data, tiny_model)
+    assert "\n" not in str(said.value)
+    monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", None)])
+    planner.require_devices(recipe, data, tiny_model)  # its memory is not known
+
+
 def test_more_replicas_than_devices_are_refused(lake, tiny_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", 24)])
     path = Path(tmp_path / "recipe.yaml")
@@ -144,7 +160,7 @@ def test_more_replicas_than_devices_are_refused(lake, tiny_model, tmp_path, caps
 def planner_device(name, gib):
     from composer_pipeline.training.plan import Device
 
-    return Device(name, gib * 2**30)
+    return Device(name, gib and int(gib * 2**30))
 
 
 def test_the_memory_of_a_machine_is_shared_by_all_processes(monkeypatch):

@@ -80,3 +80,11 @@ def test_devices_that_cannot_run_a_recipe_are_named_before_the_first_step(monkey
     policy.check_devices(tiny_recipe("toy"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
     policy.check_devices(half)
+    for version in ("2.10.1", "2.14.0+cu131"):
+        monkeypatch.setattr(torch, "__version__", version)
+        with pytest.raises(InputError, match=r"torch 2\.1.* install torch==2\.13\.0, or set"):
+            policy.check_devices(half)
+        policy.check_devices(tiny_recipe("toy", attention="eager"))
+    for version in ("2.11.0+cu130", "2.13.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        policy.check_devices(half)

@@ -30,7 +30,13 @@ from composer_pipeline.preferences.contamination import (
 )
 from composer_pipeline.preferences.eligibility import loosest_terms, read_replies, usable_replies
 from composer_pipeline.preferences.hints import recoveries
-from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
+from composer_pipeline.preferences.rules import (
+    Hindsight,
+    PreferenceRules,
+    Rules,
+    bundled_benchmarks,
+    rules_of,
+)
 from composer_pipeline.preferences.vote import Vote, home_of, vote
 from composer_pipeline.preferences.vote_rows import CONFIRMED, first_tool, vote_row
 from composer_pipeline.reports import Progress, Report, add_counts
@@ -346,7 +352,7 @@ def build_pairs(
     lake: Lake,
     *,
     days: Iterable[str] | None = None,
-    rules: PreferenceRules | None = None,
+    rules: Rules = None,
     judge: Semantic | None = None,
     progress: Progress | None = None,
 ) -> PairsReport:
@@ -372,7 +378,7 @@ def build_pairs(
         BudgetExhausted: the judge's budget is spent; nothing of the day is written.
         StorageError: the lake is not writable.
     """
-    rules = rules or PreferenceRules()
+    rules = rules_of(rules)
     if rules.semantic_judge and judge is None:
         raise InputError("the preference recipe names a semantic_judge; pairs need it opened")
     benchmarks = Benchmarks.of_rules(rules)

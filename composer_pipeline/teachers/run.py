@@ -64,9 +64,9 @@ TICK_S = 1.0
 
 def replay(
     lake: Lake,
-    teacher_set: TeacherSet,
+    teacher_set: TeacherSet | str | os.PathLike[str],
     *,
-    max_usd: Decimal,
+    max_usd: Decimal | str | int,
     days: Sequence[str] | None = None,
     sessions: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
@@ -86,7 +86,7 @@ def replay(
 
     Args:
         lake: has the states; gets the ``replies``.
-        teacher_set: who is asked, and where.
+        teacher_set: who is asked, and where: a set, its file, or the name of a shipped one.
         max_usd: ceiling of this run in USD. With a ``run_id`` that was used before, it is
             the ceiling of all runs of that name together.
         days: days of the states; all when ``None``.
@@ -122,7 +122,8 @@ def replay(
         StorageError: a disk is full or read-only. Replies that were paid for are in the ledger;
             running again delivers them without paying.
     """
-    ceiling = ceiling_of(Decimal(max_usd), "max_usd")
+    teacher_set = TeacherSet.of(teacher_set)
+    ceiling = ceiling_of(max_usd, "max_usd")
     if again not in ("", "unreadable"):
         raise InputError(f"--again takes unreadable, not {again!r}")
     budget = check_shared(budget) if budget else ""

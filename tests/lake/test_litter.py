@@ -55,9 +55,7 @@ def _files(lake: Lake) -> set[str]:
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_is_no_day_writes_nothing(made: Lake, stage: str, days: Any) -> None:
     before = _files(made)
-    with pytest.raises(
-        InputError, match=r"is no list of days|is not a date of the form"
-    ):
+    with pytest.raises(InputError, match=r"is no list of days|is not a date of the form"):
         STAGES[stage](made, days)
     assert _files(made) == before
 

@@ -4,7 +4,7 @@
 
 prints one JSON line with its URL and serves the script of the bundled sessions. With
 ``--teachers FILE`` it serves that file's models at its prices, and the line names a copy of the
-file with this server as endpoint.
+file with this server as endpoint. With ``--lake LAKE`` it answers for that lake's states.
 """
 
 import argparse
@@ -16,14 +16,18 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import FaultMix, parse_mix
 from composer_pipeline.testing.openrouter.models import MODELS, SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.personas import PersonaName, Script
+from composer_pipeline.testing.personas import PersonaName, Rehearsal, Script
 from composer_pipeline.testing.samples import answers, sample_sessions_dir
 
 #: Voting teachers take these in turn, so that some agree against the agent and some do not.
@@ -65,6 +69,20 @@ def write_rehearsal(teachers: TeacherSet, url: str, out: Path, *, key_variable: 
     out.write_text(f"# A rehearsal: simulated teachers, no money.\n{text}", encoding="utf-8")
 
 
+def _script(options: argparse.Namespace) -> Script:
+    """Return the script of sessions, or of a lake, whose truth is then written."""
+    if not options.lake:
+        return Script.from_sessions(options.sessions or sample_sessions_dir(), answers())
+    lake = Lake(options.lake)
+    if not lake.days("states"):
+        raise SystemExit(f"--lake {options.lake}: no states; run composer-pipeline ingest")
+    script = Rehearsal(load_states(lake), options.seed)
+    if options.truth:
+        lines = b"\n".join(map(msgspec.json.encode, script.truths)) + b"\n"
+        replace(options.truth, lines, f"--truth {options.truth}")
+    return script
+
+
 KEY_VARIABLE = "COMPOSER_LOOPBACK_KEY"
 
 
@@ -79,6 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--latency", type=float, default=0.0, help="seconds")
     parser.add_argument("--jitter", type=float, default=0.0, help="at most so many more seconds")
     parser.add_argument("--sessions", type=Path, help="session folder; default: the bundled one")
+    parser.add_argument(
+        "--lake", help="answer for the states of this lake, from its own sessions, by --seed"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the answers of --lake")
+    parser.add_argument("--truth", type=Path, help="write what is right for each of them here")
     parser.add_argument(
         "--teachers", help="rehearse this teacher file: its models, prices, lengths"
     )
@@ -97,7 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             mix = FaultMix(options.fault_seed, options.faults, weights)
     except InputError as error:
         parser.error(str(error))
-    script = Script.from_sessions(options.sessions or sample_sessions_dir(), answers())
+    if options.truth and not options.lake:
+        parser.error("--truth belongs to --lake")
+    script = _script(options)
     server = LoopbackOpenRouter(
         script,
         models=models_of(teachers) if teachers else MODELS,

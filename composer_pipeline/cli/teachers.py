@@ -26,7 +26,6 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
-from composer_pipeline.cli.preferences import show_pair
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
 from composer_pipeline.money import PICO
 from composer_pipeline.settings import Settings
@@ -176,6 +175,7 @@ def preview(
         teacher: only this teacher of the file; may be given again.
     """
     from composer_pipeline.cli.common import LiveReplay
+    from composer_pipeline.cli.preferences import show_pair
     from composer_pipeline.preferences.explain import explain
     from composer_pipeline.preferences.vote import VoteDecision
     from composer_pipeline.teachers.plan import plan, selector_for

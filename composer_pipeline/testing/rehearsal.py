@@ -82,7 +82,9 @@ class Rehearsal(Script):
                     prefixes[state.state_id] = prefix_key(wire_messages(messages))
             states = [state for path in paths for state in path.states]
             states.sort(key=lambda state: (str(state.ts or ""), state.n_messages))
-            files = sorted({file for state in states for file in _files(state.action)})
+            calls = [call for state in states for call in state.action.tool_calls]
+            given = (call.arguments.get(name) for call in calls for name in PATH_ARGUMENTS)
+            files = sorted({file for file in given if isinstance(file, str)})
             for at, state in enumerate(states):
                 around = states[max(0, at - 2) : at + 3]
                 found = self._pools(state, around, files, *fixes.get(state.state_id, (None, "")))
@@ -148,8 +150,3 @@ def near_miss(action: Action, files: Sequence[str], draw: Random) -> Action | No
             changed = ToolCall(call.name, call.arguments | draw.choice(changes))
             return Action(action.text, (changed, *action.tool_calls[1:]))
     return None
-
-
-def _files(action: Action) -> list[str]:
-    given = [call.arguments.get(name) for call in action.tool_calls for name in PATH_ARGUMENTS]
-    return [file for file in given if isinstance(file, str)]

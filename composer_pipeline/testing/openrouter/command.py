@@ -80,7 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--lifetime", type=float, default=3600.0, help="seconds")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds")
-    parser.add_argument("--jitter", type=float, default=0.0, help="at most so many more seconds")
     parser.add_argument("--lake", help="with --teachers: answer from the sessions of this lake")
     parser.add_argument("--seed", type=int, default=0, help="of the answers from the lake")
     parser.add_argument(
@@ -92,8 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--faults", type=float, default=0.0, help="share of requests, 0 to 1")
     parser.add_argument("--fault-seed", type=int, default=0)
     parser.add_argument("--fault-mix", help="NAME=WEIGHT,…; default: every kind")
-    parser.add_argument("--no-response-cache", action="store_true")
-    parser.add_argument("--usage-lag", type=float, default=0.0, help="seconds")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="composer-rehearsal-") as folder:
         mix, teachers = None, None
@@ -123,9 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             api_key=os.environ.get(KEY_VARIABLE) or None,
             faults=mix,
             latency=options.latency,
-            jitter=options.jitter,
-            response_cache=not options.no_response_cache,
-            usage_lag=options.usage_lag,
             keep_bodies=False,
         )
         with server:

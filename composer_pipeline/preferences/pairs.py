@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -229,6 +229,16 @@ def own_pairs(
     *Fix-up*: an edit that caused a failure against the same edit with the session's own later fix
     folded in. *Recovery*: a call that was a mistake against the agent's own later call that worked.
     """
+    found = []
+    for state, action, about in own_fixes(states):
+        sides = _sides(state, action, tools.of(state), weights or Hindsight())
+        if sides["chosen"] != sides["rejected"]:
+            found.append({**sides, **_NOBODY, **about, **_own(state, action, about["source"])})
+    return found
+
+
+def own_fixes(states: Sequence[TraceState]) -> Iterator[tuple[TraceState, Action, Row]]:
+    """Yield states with the better action that their session shows, and the columns of why."""
     failed = {
         state.state_id: state.culprit_call
         for state in states
@@ -236,7 +246,6 @@ def own_pairs(
     }
     better = recoveries(states, failed)
     by_id = {state.state_id: state for state in states}
-    found = []
     for state in states:
         if state.fixed_action is not None:
             error = by_id.get(state.caused_error or "")
@@ -257,10 +266,7 @@ def own_pairs(
             }
         else:
             continue
-        sides = _sides(state, action, tools.of(state), weights or Hindsight())
-        if sides["chosen"] != sides["rejected"]:
-            found.append({**sides, **_NOBODY, **about, **_own(state, action, about["source"])})
-    return found
+        yield state, action, about
 
 
 #: What no other edit avoids: the file had to be read first.

@@ -69,6 +69,7 @@ def replay(
     max_usd: Decimal | str | int,
     days: Sequence[str] | None = None,
     sessions: Collection[str] | None = None,
+    states: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
     run_id: str | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -91,6 +92,7 @@ def replay(
             the ceiling of all runs of that name together.
         days: days of the states; all when ``None``.
         sessions: only states of these sessions; all when ``None``.
+        states: only these states, by id; all when ``None``. Excludes ``max_states``.
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
         ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
@@ -132,11 +134,12 @@ def replay(
     for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
         endpoint.key()
     questions = Questions(
-        lake, teacher_set, days=days, sessions=sessions, teachers=teachers,
+        lake, teacher_set, days=days, sessions=sessions, states=states, teachers=teachers,
         max_states=max_states, only_on_active_path=only_on_active_path,
     )  # fmt: skip
     lake.check_writable()
-    whole = sessions is None and max_states is None and not only_on_active_path
+    named = (sessions, states, max_states) != (None, None, None)
+    whole = not (named or only_on_active_path)
     with paid_replies_are_safe():
         records = ReplyRecords(lake, questions, questions.days if whole else [])
         questions.pin_tools()

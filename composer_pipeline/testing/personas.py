@@ -13,20 +13,14 @@ flaky      an action that no other persona takes
 
 For a prefix outside the script, ``careful`` and ``steady`` take the same generic action, derived
 from a hash of the prefix and the offered tools; ``contrarian`` another one.
-
-A :class:`Rehearsal` answers from the sessions themselves, for any sessions: what a replay of it
-gives resembles what real teachers would, in numbers and variety, and what is right is known.
 """
 
 import hashlib
-import random
 import tempfile
 from collections.abc import Iterable, Mapping
-from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
@@ -51,6 +45,8 @@ class Script:
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
         self.entries = dict(entries or {})
+        #: How many states it can be asked about.
+        self.states = len(self.entries)
 
     @staticmethod
     def from_states(states: Iterable[TraceState], answers: Mapping[str, Action]) -> "Script":
@@ -88,11 +84,10 @@ class Script:
 
     def decide(self, persona: PersonaName, body: Mapping[str, Any]) -> Action:
         """Return the action of a persona for a request."""
-        entry = self.entries.get(prefix_key(body.get("messages") or []))
+        key = prefix_key(body.get("messages") or [])
+        entry = self.entries.get(key)
         if entry is None:
-            salt = {"careful": "", "steady": ""}.get(persona, persona)
-            action = generic_action(body, salt)
-            return restyled(action) if persona == "steady" else action
+            return self.outside(persona, body, key)
         agent, better = entry
         if persona == "contrarian":
             return agent
@@ -101,99 +96,11 @@ class Script:
         chosen = better or agent
         return restyled(chosen) if persona == "steady" else chosen
 
-
-class Truth(msgspec.Struct, frozen=True):
-    """What is right in a state of a rehearsal, and why: ``agent``, ``fixup`` or ``near miss``."""
-
-    state_id: str
-    action: Action
-    why: str
-
-
-#: Shares of the states: another action than the agent's is right; each voter errs, by persona.
-_BETTER, _ERRS = 0.12, {"careful": 0.15, "steady": 0.2, "contrarian": 0.3, "flaky": 0.5}
-
-
-class Rehearsal(Script):
-    """A script for the states of any sessions, drawn by a seed.
-
-    In some states another action than the agent's is right: the session's own later fix where it
-    shows one, or else a near miss (the same tool with arguments of another call of the session).
-    A teacher takes what is right, or errs by its own near miss, the action of the state after, or
-    prose. ``truths`` has what is right by state.
-    """
-
-    def __init__(self, states: Iterable[TraceState], seed: int = 0) -> None:
-        super().__init__()
-        self.truths: list[Truth] = []
-        self._others: dict[str, tuple[list[ToolCall], Action | None]] = {}
-        self._seed = seed
-        for _, session in groupby(states, key=lambda state: state.session_id):
-            self._add(list(session))
-
-    def _add(self, states: list[TraceState]) -> None:
-        calls = [call for state in states for call in state.action.tool_calls]
-        for state, after in zip_longest(states, states[1:]):
-            key = prefix_key(wire_messages(to_chat(state).messages))
-            if key in self.entries:
-                continue
-            self._others[key] = calls, after.action if after else None
-            better, why = None, "agent"
-            if state.fixed_action is not None:
-                better, why = Action.from_json(state.fixed_action), "fixup"
-            elif self._draw(key, "better").random() < _BETTER:
-                better, why = self._near_miss(key, state.action, "better"), "near miss"
-            self.entries[key] = state.action, better
-            self.truths.append(Truth(state.state_id, better or state.action, why))
-
-    def decide(self, persona: PersonaName, body: Mapping[str, Any]) -> Action:
-        """Return the action of a persona for a request."""
-        key = prefix_key(body.get("messages") or [])
-        if key not in self.entries:
-            return super().decide(persona, body)
-        agent, better = self.entries[key]
-        action, draw = better or agent, self._draw(key, persona)
-        if draw.random() < _ERRS[persona]:
-            after = self._others[key][1]
-            action = draw.choice(
-                [
-                    self._near_miss(key, agent, persona),
-                    self._near_miss(key, agent, persona),
-                    after or agent,
-                    Action(text=f"I would look at {_about(agent)} again before I go on."),
-                ]
-            )
+    def outside(self, persona: PersonaName, body: Mapping[str, Any], key: str) -> Action:
+        """Return the action for a prefix that is not in the script; ``key`` is its hash."""
+        salt = {"careful": "", "steady": ""}.get(persona, persona)
+        action = generic_action(body, salt)
         return restyled(action) if persona == "steady" else action
-
-    def _draw(self, key: str, what: str) -> random.Random:
-        return random.Random(f"{self._seed} {key} {what}")  # noqa: S311  no secret
-
-    def _near_miss(self, key: str, action: Action, what: str) -> Action:
-        """Return an action with one call as another call of the session with the same tool."""
-        if not action.tool_calls:
-            return Action(text=f"Not yet: {_about(action)} comes first.")
-        draw, (first, *rest) = self._draw(key, f"near {what}"), action.tool_calls
-        others = [
-            call
-            for call in self._others[key][0]
-            if call.name == first.name and call.arguments != first.arguments
-        ]
-        if others:
-            made = draw.choice(others).arguments
-        else:
-            made = {
-                name: f"{value} --again" if isinstance(value, str) else value
-                for name, value in first.arguments.items()
-            }
-        return Action(action.text, (ToolCall(first.name, made, first.id), *rest))
-
-
-def _about(action: Action) -> str:
-    """Return a few words of what an action deals with."""
-    if not action.tool_calls:
-        return " ".join(action.text.split()[:6]) or "this"
-    call = action.tool_calls[0]
-    return f"{call.name} {next(iter(call.arguments.values()), '')}"[:60]
 
 
 def prefix_key(messages: Iterable[Mapping[str, Any]]) -> str:

@@ -14,6 +14,7 @@ ERROR_PREFIX = "[tool error] "
 
 #: Arguments of tools that hold the path of one file.
 PATH_ARGUMENTS = ("file_path", "notebook_path", "path")
+_ABOUT = (*PATH_ARGUMENTS, "command", "pattern", "query", "url", "description")
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -42,6 +43,14 @@ class Action(msgspec.Struct, frozen=True):
             msgspec.ValidationError: the JSON is not an action.
         """
         return msgspec.json.decode(text, type=Action)
+
+    def summary(self) -> str:
+        """Return each call's tool and what it is about, in one line."""
+        told = []
+        for call in self.tool_calls:
+            about = (call.arguments[key] for key in _ABOUT if key in call.arguments)
+            told.append(f"{call.name} {next(about, '')}")
+        return " ".join(("; ".join(told) or self.text).split())
 
     def words(self) -> str:
         """Return the action as a person reads it, like :func:`action_text`."""

@@ -26,6 +26,7 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
+from composer_pipeline.cli.traces import show_chain
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import json_objects
 from composer_pipeline.lake.store import Lake
@@ -262,6 +263,7 @@ def show_pair(console: Console, facts: Facts) -> None:
         console.print(Text(f"{stage}: {what}", style="dim"))
     if facts["hint"]:
         console.print(Text(f"the trace says ({facts['error_kind']}): {_cut(facts['hint'], _ROW)}"))
+    show_chain(console, facts["chain"], facts["state_id"])
     _show_sides(console, facts)
     _show_replies(console, facts["teachers"])
 

@@ -28,7 +28,7 @@ from composer_pipeline.preferences.vote_rows import (
     reason_of,
     vote_figures,
 )
-from composer_pipeline.states.load import load_state
+from composer_pipeline.states.load import failure_chains, load_state
 from composer_pipeline.states.state import TraceState
 
 _TIERS = {
@@ -85,6 +85,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         "error_kind": state.error_kind,
         "verdict": state.verdict,
         "caused_error": state.caused_error,
+        "chain": failure_chains(lake, [state_id]).get(state_id, []),
         "hint": state.hint,
         "fate": _fate(lake, state, pair_id),
     }

@@ -199,6 +199,47 @@ def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
     return next((blocks_of(message) for message in behind if message["role"] == "user"), [])
 
 
+def failure_chains(lake: Lake, state_ids: Collection[str]) -> dict[str, list[dict[str, str]]]:
+    """Return the chain edit, failure, fix, check of each state that is part of one.
+
+    Each step has ``step``, ``state_id`` and ``what``: what the action was about, or of the failure
+    what it said. A chain without a fix to trust ends with the failure.
+    """
+    marks = ", ".join("?" * len(state_ids))
+    found = lake.query(
+        f"""
+        SELECT s.state_id, e.day, e.state_id,
+          if(e.state_id = s.culprit_state_id AND e.state_id <> s.state_id, s.state_id,
+             e.caused_error), e.fixed_by, e.fix_verified_by
+        FROM states s JOIN states e ON e.session_id = s.session_id AND (
+          e.state_id IN (s.state_id, s.culprit_state_id)
+          OR s.state_id IN (e.caused_error, e.fixed_by, e.fix_verified_by))
+        WHERE s.state_id IN ({marks}) AND e.caused_error <> e.state_id
+        ORDER BY e.state_id <> s.state_id, e.ts
+        """,
+        list(state_ids),
+    ) if state_ids else []  # fmt: skip
+    links: dict[str, tuple[Any, ...]] = {}
+    for state_id, *link in found:
+        links.setdefault(state_id, tuple(link))
+    said: dict[str, tuple[str, str]] = {}
+    for day in {link[0] for link in links.values()}:
+        tables = DayTables(lake, day)
+        wanted = column(sorted({x for link in links.values() for x in link[1:] if x}), pa.string())
+        rows = tables.states.filter(pc.is_in(tables.states["state_id"], value_set=wanted))
+        texts = (rows[name].to_pylist() for name in ("state_id", "verdict_evidence"))
+        for state_id, evidence, action in zip(*texts, tables.actions(rows), strict=True):
+            said[state_id] = action.summary(), evidence or ""
+    return {
+        state_id: [
+            {"step": step, "state_id": at, "what": said[at][step == "failure"]}
+            for step, at in zip(("edit", "failure", "fix", "check"), link[1:], strict=True)
+            if at in said
+        ]
+        for state_id, link in links.items()
+    }
+
+
 def list_states(
     lake: Lake,
     *,

@@ -121,11 +121,14 @@ def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
     columns = [
         "state_id", "session_id", "error_kind", "hint", "hint_source", "verdict", "lesson",
         "culprit_state_id", "culprit_call", "culprit_by", "culprit_confidence",
+        "more_failures",
     ]  # fmt: skip
     usable: dict[str, dict[str, Any]] = {}
     for row in lake.rows("states", days=[day], columns=columns):
-        if row["verdict"] in TEACHING and row["culprit_state_id"] and row["lesson"]:
-            usable.setdefault(row["culprit_state_id"], row)  # each action is taught once
+        for more in ("{}", *(row["more_failures"] or ())):
+            error = row | json.loads(more)
+            if error["verdict"] in TEACHING and error["culprit_state_id"] and error["lesson"]:
+                usable.setdefault(error["culprit_state_id"], error)  # each action is taught once
     rows = []
     for done, state in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
         rows.append(hint_row(usable[state.state_id], state.action))

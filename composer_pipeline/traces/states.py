@@ -20,7 +20,7 @@ from composer_pipeline.traces.outcomes import (
     Failure,
     Outcome,
     corrections,
-    failure_of,
+    failures_of,
     outcomes,
 )
 from composer_pipeline.traces.records import LineStats, encode, parse_time
@@ -78,6 +78,16 @@ _SESSION_FACTS = """
     lines bad_lines glued_lines responses states states_active_path tool_calls tool_results
     tool_errors compactions roots branch_points versions
     """.split()  # noqa: SIM905  a line of names instead of a column
+
+
+def _about(failure: Failure | None) -> Row:
+    hint = failure.hint or None if failure else None  # from the content store, hence redacted
+    return {
+        "error_kind": failure.kind if failure else None,
+        "hint": hint,
+        "hint_source": failure.source if failure else None,
+        "hint_call": failure.call if failure and hint else None,
+    }
 
 
 @dataclass(slots=True)
@@ -140,15 +150,18 @@ class Extractor:
         judge = Judge(self.graph, edits, active)
         project = self._text(self.graph.first_cwd or "")
         rows: dict[str, Row] = {}
-        failures: dict[int, Failure] = {}
+        errors: list[tuple[int, Failure, Row]] = []
         for number in self.graph.states():
             node = self.graph.nodes[number]
             outcome = after[number] or Outcome()
             bad = outcome.tests_passed is False
-            failure = failure_of(node, corrected.get(number), tests_failed=bad)
-            if failure is not None and number in active:
-                failures[number] = failure
-            row = self._state(node, outcome, failure) | self._verdict(judge, number, failure)
+            failures = failures_of(node, corrected.get(number), tests_failed=bad)
+            judged = self._verdicts(judge, number, failures)
+            errors += ((number, failure, verdict) for failure, verdict in judged)
+            row = self._state(node, outcome, failures[0] if failures else None)
+            row |= dict.fromkeys(_VERDICT) | (judged[0][1] if judged else {})
+            more = (_about(failure) | found for failure, found in judged[1:])
+            row["more_failures"] = [encode(found).decode() for found in more] or None
             row["chain_id"], row["n_messages"] = chains.chain_of[number], chains.before[number]
             row["on_active_path"] = number in active
             row["project"] = project
@@ -163,11 +176,12 @@ class Extractor:
             self.out.n_messages.append(row["n_messages"])
             if node.forked or node.context[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
-        for row in rows.values():
-            if (culprit := rows.get(row["culprit_state_id"] or "")) is not None:
-                culprit["caused_error"] = culprit["caused_error"] or row["state_id"]
-        for number, failure in failures.items():
-            self._fix(judge, edits, number, failure, rows)
+        for number, _, verdict in errors:
+            if (culprit := rows.get(verdict["culprit_state_id"] or "")) is not None:
+                culprit["caused_error"] = culprit["caused_error"] or self._id(number)
+        for number, failure, verdict in errors:
+            if number in active:
+                self._fix(judge, edits, number, failure, verdict, rows)
         for row in rows.values():
             states.add(row)
         self.out.first_prompt = self._text(self.graph.first_prompt())
@@ -194,7 +208,6 @@ class Extractor:
             fidelity = "repaired"
         elif (node.attached or system_hash) and not self._replaced:
             fidelity = "attachments_rendered"
-        hint = failure.hint or None if failure else None  # from the content store, hence redacted
         return {
             "state_id": state_id_of(self.source.session_id, node.key),
             "session_id": self.source.session_id,
@@ -205,10 +218,7 @@ class Extractor:
             "action": None,
             "fidelity": fidelity,
             "repaired": node.repaired,
-            "error_kind": failure.kind if failure else None,
-            "hint": hint,
-            "hint_source": failure.source if failure else None,
-            "hint_call": failure.call if failure and hint else None,
+            **_about(failure),
             "cwd": self._text(cwd or ""),
             "model": node.models[0] if node.models else None,
             "version": version,
@@ -220,29 +230,38 @@ class Extractor:
             **msgspec.structs.asdict(after),
         }
 
-    def _verdict(self, judge: Judge, number: int, failure: Failure | None) -> Row:
-        found: Row = dict.fromkeys(_VERDICT)
-        if failure is None:
-            return found
-        judged = judge.judge(number, failure)
-        if judged.culprit is not None:
-            found["culprit_state_id"] = self._id(judged.culprit.node)
-            found["culprit_call"] = judged.culprit.call
-        found |= {
-            "verdict": judged.verdict,
-            "verdict_reason": judged.reason,
-            "verdict_evidence": judged.evidence,
-            "culprit_by": judged.by,
-            "culprit_confidence": judged.confidence,
-            "lesson": judged.lesson,
-        }
-        return found
+    def _verdicts(
+        self, judge: Judge, number: int, failures: list[Failure]
+    ) -> list[tuple[Failure, Row]]:
+        """Judge each call that failed; what only shows the fault of one before it is left out."""
+        found: dict[Author | str, tuple[Failure, Row]] = {}
+        for failure in failures:
+            judged, culprit = judge.judge(number, failure), None
+            if judged.verdict in ("mistake", "revealed"):
+                culprit = judged.culprit
+            verdict = {
+                "verdict": judged.verdict,
+                "verdict_reason": judged.reason,
+                "verdict_evidence": judged.evidence,
+                "culprit_state_id": self._id(judged.culprit.node) if judged.culprit else None,
+                "culprit_call": judged.culprit.call if judged.culprit else None,
+                "culprit_by": judged.by,
+                "culprit_confidence": judged.confidence,
+                "lesson": judged.lesson,
+            }
+            found.setdefault(culprit or judged.evidence, (failure, verdict))
+        return list(found.values())
 
     def _fix(
-        self, judge: Judge, edits: Edits, number: int, failure: Failure, rows: dict[str, Row]
+        self,
+        judge: Judge,
+        edits: Edits,
+        number: int,
+        failure: Failure,
+        error: Row,
+        rows: dict[str, Row],
     ) -> None:
         """Note at the culprit of an error turn how its edit should have been."""
-        error = rows[self._id(number)]
         culprit = rows.get(error["culprit_state_id"] or "")
         if error["verdict"] != "revealed" or culprit is None or culprit["fixed_action"]:
             return

@@ -198,3 +198,14 @@ def test_an_edit_that_nothing_mends_has_a_chain_of_two(fixed: Any, s: Any, lake:
     fixed(s)
     chain = failure_chains(lake, [state(lake, "mculprit").state_id])
     assert [[step["step"] for step in steps] for steps in chain.values()] == [["edit", "failure"]]
+
+
+def test_a_fix_of_what_the_second_call_of_a_batch_shows(fixed: Any, s: Any) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    s.call("mboth", "t", command="./deploy")
+    s.call("mboth", "l", command="ruff check .")
+    s.result("t", "Exit code 3\nsomething happened", error=True)
+    s.result("l", FAILS, error=True)
+    edit(s, "fix", "uses bad name", "uses good name")
+    bash(s, "green", "ruff check .", PASSES)
+    assert fixed(s)["mculprit"]["new_string"] == "uses good name"

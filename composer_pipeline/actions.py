@@ -24,6 +24,11 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: dict[str, Any]
     id: str = ""
 
+    def summary(self) -> str:
+        """Return the tool and what the call is about, in one line."""
+        about = (self.arguments[key] for key in _ABOUT if key in self.arguments)
+        return " ".join(f"{self.name} {next(about, '')}".split())
+
 
 class Action(msgspec.Struct, frozen=True):
     """Everything that one model response did. ``text`` may be empty."""
@@ -46,11 +51,8 @@ class Action(msgspec.Struct, frozen=True):
 
     def summary(self) -> str:
         """Return each call's tool and what it is about, in one line."""
-        told = []
-        for call in self.tool_calls:
-            about = (call.arguments[key] for key in _ABOUT if key in call.arguments)
-            told.append(f"{call.name} {next(about, '')}")
-        return " ".join(("; ".join(told) or self.text).split())
+        told = "; ".join(call.summary() for call in self.tool_calls)
+        return told or " ".join(self.text.split())
 
     def words(self) -> str:
         """Return the action as a person reads it, like :func:`action_text`."""

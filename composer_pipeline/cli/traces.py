@@ -133,6 +133,13 @@ def sessions(
         Console().print(session_table(rows))
 
 
+#: The columns of a state that --json prints as they are.
+_SHOWN = (
+    "state_id", "session_id", "message_id", "fidelity", "on_active_path", "repaired", "error_kind",
+    "verdict", "verdict_reason", "culprit_state_id", "culprit_by", "caused_error", "hint",
+)  # fmt: skip
+
+
 @app.command
 def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """Show one state: what the agent saw, what it did, and what happened next.
@@ -150,22 +157,10 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
         show_state(Console(), found, results, chain)
         return
     out = {
-        "state_id": found.state_id,
-        "session_id": found.session_id,
-        "message_id": found.message_id,
+        **{name: getattr(found, name) for name in _SHOWN},
         "prefix": found.messages,
         "action": json.loads(found.action_json),
-        "fidelity": found.fidelity,
-        "on_active_path": found.on_active_path,
-        "repaired": found.repaired,
-        "error_kind": found.error_kind,
-        "verdict": found.verdict,
-        "verdict_reason": found.verdict_reason,
-        "culprit_state_id": found.culprit_state_id,
-        "culprit_by": found.culprit_by,
-        "caused_error": found.caused_error,
         "chain": chain,
-        "hint": found.hint,
         "next": results,
     }
     show(out, True, "")

@@ -132,6 +132,8 @@ def write_report(
         tell(1)
         runs = list(_runs_on(lake, root))
         statistics = _statistics(lake, build)
+        drawn = _drawn(files)
+        chains = failure_chains(lake, [row["state_id"] for row in drawn])
         context = {
             **_funnel(facts, statistics),
             **_agreement(lake, statistics),
@@ -141,7 +143,7 @@ def write_report(
             "runs": [_run(folder, result) for folder, result in runs],
             "evaluations": [_evaluation(folder, found) for folder, _ in runs
                             if (found := evaluation_of(folder))],
-            "pairs": _pairs(lake, files),
+            "pairs": [_pair(row) | {"chain": chains.get(row["state_id"])} for row in drawn],
             "tiles": _tiles(facts, len(runs)),
             "dataset_files": [
                 [_tag("code", file.path), count(file.rows), count(file.bytes),
@@ -411,13 +413,6 @@ def _rows(sources: Iterable[Source], wanted: Mapping[str, int]) -> Iterator[Row]
             picks = [at for at, name in enumerate(names) if name in wanted]
             if picks:
                 yield from reader.read_row_group(group, _COLUMNS).take(picks).to_pylist()
-
-
-def _pairs(lake: Lake, files: Iterable[Source]) -> list[Row]:
-    """Return the pairs that are shown, each with the chain edit, failure, fix it is part of."""
-    rows = _drawn(files)
-    chains = failure_chains(lake, [row["state_id"] for row in rows])
-    return [_pair(row) | {"chain": chains.get(row["state_id"], [])} for row in rows]
 
 
 def _pair(row: Row) -> Row:

@@ -219,25 +219,16 @@ def failure_chains(lake: Lake, state_ids: Collection[str]) -> dict[str, list[dic
         """,
         list(state_ids),
     ) if state_ids else []  # fmt: skip
-    links: dict[str, tuple[Any, ...]] = {}
-    for state_id, *link in found:
-        links.setdefault(state_id, tuple(link))
-    said: dict[str, tuple[str, str]] = {}
-    for day in {link[0] for link in links.values()}:
-        tables = DayTables(lake, day)
-        wanted = column(sorted({x for link in links.values() for x in link[1:] if x}), pa.string())
-        rows = tables.states.filter(pc.is_in(tables.states["state_id"], value_set=wanted))
-        texts = (rows[name].to_pylist() for name in ("state_id", "verdict_evidence"))
-        for state_id, evidence, action in zip(*texts, tables.actions(rows), strict=True):
-            said[state_id] = action.summary(), evidence or ""
-    return {
-        state_id: [
-            {"step": step, "state_id": at, "what": said[at][step == "failure"]}
-            for step, at in zip(("edit", "failure", "fix", "check"), link[1:], strict=True)
-            if at in said
-        ]
-        for state_id, link in links.items()
-    }
+    wanted = {state_id for row in found for state_id in row[2:] if state_id}
+    states = load_states(lake, days={row[1] for row in found}, state_ids=wanted)
+    said = {state.state_id: (state.action.summary(), state.verdict_evidence) for state in states}
+    chains: dict[str, list[dict[str, str]]] = {}
+    for state_id, _, *link in found:
+        steps = zip(("edit", "failure", "fix", "check"), link, strict=True)
+        chain = [{"step": step, "state_id": at, "what": str(said[at][step == "failure"])}
+                 for step, at in steps if at]  # fmt: skip
+        chains.setdefault(state_id, chain)
+    return chains
 
 
 def list_states(

@@ -57,37 +57,15 @@ class Rows:
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
-        given = rows[0] if rows else {}
-        columns = [
-            column([row[f.name] for row in rows], f.type)
-            if f.name in given
-            else pa.nulls(len(rows), f.type)
-            for f in STATES.schema
-        ]
+        columns = [column([row.get(f.name) for row in rows], f.type) for f in STATES.schema]
         self._tables.append(pa.Table.from_arrays(columns, schema=STATES.schema))
 
-
-_VERDICT = (
-    "verdict", "verdict_reason", "verdict_evidence", "culprit_state_id", "culprit_call",
-    "culprit_by", "culprit_confidence", "lesson", "caused_error", "fixed_action", "fixed_by",
-    "fix_verified_by", "fix_distance",
-)  # fmt: skip
 
 #: Facts of a file that are columns of its session.
 _SESSION_FACTS = """
     lines bad_lines glued_lines responses states states_active_path tool_calls tool_results
     tool_errors compactions roots branch_points versions
     """.split()  # noqa: SIM905  a line of names instead of a column
-
-
-def _about(failure: Failure | None) -> Row:
-    hint = failure.hint or None if failure else None  # from the content store, hence redacted
-    return {
-        "error_kind": failure.kind if failure else None,
-        "hint": hint,
-        "hint_source": failure.source if failure else None,
-        "hint_call": failure.call if failure and hint else None,
-    }
 
 
 @dataclass(slots=True)
@@ -150,18 +128,17 @@ class Extractor:
         judge = Judge(self.graph, edits, active)
         project = self._text(self.graph.first_cwd or "")
         rows: dict[str, Row] = {}
-        errors: list[tuple[int, Failure, Row]] = []
+        errors: list[tuple[int, Row]] = []
         for number in self.graph.states():
             node = self.graph.nodes[number]
             outcome = after[number] or Outcome()
             bad = outcome.tests_passed is False
             failures = failures_of(node, corrected.get(number), tests_failed=bad)
             judged = self._verdicts(judge, number, failures)
-            errors += ((number, failure, verdict) for failure, verdict in judged)
-            row = self._state(node, outcome, failures[0] if failures else None)
-            row |= dict.fromkeys(_VERDICT) | (judged[0][1] if judged else {})
-            more = (_about(failure) | found for failure, found in judged[1:])
-            row["more_failures"] = [encode(found).decode() for found in more] or None
+            errors += ((number, verdict) for verdict in judged)
+            row = self._state(node, outcome)
+            row |= judged[0] if judged else {}
+            row["more_failures"] = [encode(found).decode() for found in judged[1:]] or None
             row["chain_id"], row["n_messages"] = chains.chain_of[number], chains.before[number]
             row["on_active_path"] = number in active
             row["project"] = project
@@ -176,12 +153,12 @@ class Extractor:
             self.out.n_messages.append(row["n_messages"])
             if node.forked or node.context[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
-        for number, _, verdict in errors:
+        for number, verdict in errors:
             if (culprit := rows.get(verdict["culprit_state_id"] or "")) is not None:
-                culprit["caused_error"] = culprit["caused_error"] or self._id(number)
-        for number, failure, verdict in errors:
+                culprit.setdefault("caused_error", self._id(number))
+        for number, verdict in errors:
             if number in active:
-                self._fix(judge, edits, number, failure, verdict, rows)
+                self._fix(judge, number, verdict, rows)
         for row in rows.values():
             states.add(row)
         self.out.first_prompt = self._text(self.graph.first_prompt())
@@ -198,7 +175,7 @@ class Extractor:
             self._texts[text] = clean
         return clean
 
-    def _state(self, node: Node, after: Outcome, failure: Failure | None) -> Row:
+    def _state(self, node: Node, after: Outcome) -> Row:
         version, _, cwd = node.context
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
@@ -218,7 +195,6 @@ class Extractor:
             "action": None,
             "fidelity": fidelity,
             "repaired": node.repaired,
-            **_about(failure),
             "cwd": self._text(cwd or ""),
             "model": node.models[0] if node.models else None,
             "version": version,
@@ -230,16 +206,16 @@ class Extractor:
             **msgspec.structs.asdict(after),
         }
 
-    def _verdicts(
-        self, judge: Judge, number: int, failures: list[Failure]
-    ) -> list[tuple[Failure, Row]]:
+    def _verdicts(self, judge: Judge, number: int, failures: list[Failure]) -> list[Row]:
         """Judge each call that failed; what only shows the fault of one before it is left out."""
-        found: dict[Author | str, tuple[Failure, Row]] = {}
+        found: dict[Author | str | None, Row] = {}
         for failure in failures:
-            judged, culprit = judge.judge(number, failure), None
-            if judged.verdict in ("mistake", "revealed"):
-                culprit = judged.culprit
+            judged = judge.judge(number, failure)
             verdict = {
+                "error_kind": failure.kind,
+                "hint": failure.hint or None,  # from the content store, hence redacted
+                "hint_source": failure.source,
+                "hint_call": failure.call if failure.hint else None,
                 "verdict": judged.verdict,
                 "verdict_reason": judged.reason,
                 "verdict_evidence": judged.evidence,
@@ -249,25 +225,17 @@ class Extractor:
                 "culprit_confidence": judged.confidence,
                 "lesson": judged.lesson,
             }
-            found.setdefault(culprit or judged.evidence, (failure, verdict))
+            found.setdefault(judged.culprit if judged.by else judged.evidence, verdict)
         return list(found.values())
 
-    def _fix(
-        self,
-        judge: Judge,
-        edits: Edits,
-        number: int,
-        failure: Failure,
-        error: Row,
-        rows: dict[str, Row],
-    ) -> None:
+    def _fix(self, judge: Judge, number: int, error: Row, rows: dict[str, Row]) -> None:
         """Note at the culprit of an error turn how its edit should have been."""
         culprit = rows.get(error["culprit_state_id"] or "")
-        if error["verdict"] != "revealed" or culprit is None or culprit["fixed_action"]:
+        if error["verdict"] != "revealed" or culprit is None or "fixed_action" in culprit:
             return
         node = self._numbers[culprit["state_id"]]
-        failed = self.graph.nodes[number].calls[failure.call]
-        found = fixup(judge, edits, Author(node, error["culprit_call"]), number, failed)
+        failed = self.graph.nodes[number].calls[error["hint_call"]]
+        found = fixup(judge, Author(node, error["culprit_call"]), number, failed)
         if found is None:
             return
         action = orjson.loads(self.compose.action(self.graph.nodes[node]))

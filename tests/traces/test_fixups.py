@@ -209,3 +209,19 @@ def test_a_fix_of_what_the_second_call_of_a_batch_shows(fixed: Any, s: Any) -> N
     edit(s, "fix", "uses bad name", "uses good name")
     bash(s, "green", "ruff check .", PASSES)
     assert fixed(s)["mculprit"]["new_string"] == "uses good name"
+
+
+def test_a_fix_that_breaks_something_else_begins_a_chain_of_its_own(
+    fixed: Any, s: Any, lake: Lake
+) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    bash(s, "red", "ruff check .", FAILS, error=True)
+    edit(s, "fix", "uses bad name", "uses good name")
+    bash(s, "green", "ruff check .", PASSES)
+    bash(s, "types", "mypy .", f"Exit code 1\n{A}:4: error: bad type  [misc]", error=True)
+    fixed(s)
+    fix = state(lake, "mfix").state_id
+    (chain,) = failure_chains(lake, [fix]).values()
+    assert [(step["step"], step["state_id"]) for step in chain] == [
+        ("edit", fix), ("failure", state(lake, "mtypes").state_id),
+    ]  # fmt: skip

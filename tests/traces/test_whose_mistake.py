@@ -349,3 +349,13 @@ def test_a_batch_of_one_failure_has_no_more(judged: Any, s: Any, lake: Lake) -> 
     bash(s, "x", "ls none", "Exit code 1\nls: none: No such file or directory", error=True)
     judged(s)
     assert state(lake, "mx").more_failures is None
+
+
+def test_a_batch_that_the_user_refuses_is_one_refusal(judged: Any, s: Any, lake: Lake) -> None:
+    for call in ("one", "two"):
+        s.call("mboth", call, command=f"rm {call}")
+    for call in ("one", "two"):
+        refusal = "The user doesn't want to proceed with this tool use; the user said:\nuse git rm"
+        s.result(call, refusal, error=True)
+    assert judged(s) == {"mboth": ("user_choice", "mboth")}
+    assert state(lake, "mboth").more_failures is None

@@ -28,7 +28,7 @@ from composer_pipeline.preferences.labels import Share, read_labels, rows_of, sc
 from composer_pipeline.redaction.redact import json_redactor
 from composer_pipeline.traces.content_store import Redactor
 from composer_pipeline.traces.edits import Edits, Event, distinct
-from composer_pipeline.traces.outcomes import corrections, failure_of, outcomes
+from composer_pipeline.traces.outcomes import corrections, failures_of, outcomes
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.verdicts import Judge
 
@@ -76,8 +76,8 @@ def checks(path: Path, draw: random.Random) -> list[tuple[bool, float]]:
         if outcome is None:
             continue
         bad = outcome.tests_passed is False
-        failure = failure_of(graph.nodes[number], said.get(number), tests_failed=bad)
-        judged = judge.judge(number, failure) if failure else None
+        failures = failures_of(graph.nodes[number], said.get(number), tests_failed=bad)
+        judged = judge.judge(number, failures[0]) if failures else None
         if judged is None or judged.verdict != "revealed" or judged.by != "line":
             continue
         culprit = next(e for e in edits.events if e.author == judged.culprit and e.path)

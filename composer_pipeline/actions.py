@@ -14,6 +14,7 @@ ERROR_PREFIX = "[tool error] "
 
 #: Arguments of tools that hold the path of one file.
 PATH_ARGUMENTS = ("file_path", "notebook_path", "path")
+_ABOUT = (*PATH_ARGUMENTS, "command", "pattern", "query", "url", "description")
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -22,6 +23,11 @@ class ToolCall(msgspec.Struct, frozen=True):
     name: str
     arguments: dict[str, Any]
     id: str = ""
+
+    def summary(self) -> str:
+        """Return the tool and what the call is about, in one line."""
+        about = (self.arguments[key] for key in _ABOUT if key in self.arguments)
+        return " ".join(f"{self.name} {next(about, '')}".split())
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -42,6 +48,11 @@ class Action(msgspec.Struct, frozen=True):
             msgspec.ValidationError: the JSON is not an action.
         """
         return msgspec.json.decode(text, type=Action)
+
+    def summary(self) -> str:
+        """Return each call's tool and what it is about, in one line."""
+        told = "; ".join(call.summary() for call in self.tool_calls)
+        return told or " ".join(self.text.split())
 
     def words(self) -> str:
         """Return the action as a person reads it, like :func:`action_text`."""

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from difflib import SequenceMatcher, unified_diff
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,10 +27,13 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
+from composer_pipeline.cli.traces import show_chain
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import json_objects
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.markdown import code
 from composer_pipeline.settings import Settings
+from composer_pipeline.states.previews import printable
 
 #: Characters of a value, and of a line, that are shown.
 _CUT, _ROW = 1200, 200
@@ -102,6 +106,7 @@ def statistics(
     rules: str = "",
     verbose: Annotated[bool, Parameter(negative="")] = False,
     labels: Path | None = None,
+    notes: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -112,7 +117,12 @@ def statistics(
         verbose: print every figure, by tool and by pair of raters.
         labels: in place of all that, the verdicts on error turns beside those of this file, which
             `label` writes.
+        notes: in place of all that, the mistakes that repeat in a working directory, as a section
+            to copy into its CLAUDE.md.
     """
+    if notes:
+        _show_notes(open_lake(lake), as_json)
+        return
     if labels is not None:
         _show_scores(open_lake(lake), labels, as_json)
         return
@@ -151,6 +161,24 @@ def _show_scores(lake: Lake, file: Path, as_json: bool) -> None:
     if not found.accuracy.of:
         raise InputError(f"{file}: no state of lake {lake.url} is labelled there")
     show(found.to_dict() if as_json else dict(rows_of(found)), as_json, f"verdicts beside {file}")
+
+
+def _show_notes(lake: Lake, as_json: bool) -> None:
+    from composer_pipeline.preferences.hints import standing_notes
+
+    found = standing_notes(lake)
+    if as_json:
+        show({"notes": [note.to_dict() for note in found]}, True, "")
+        return
+    for project, notes in groupby(found, key=lambda note: note.project):
+        sys.stdout.write(f"## Mistakes that repeat in {code(project)}\n\n")
+        for note in notes:
+            instead = f"; {code(_cut(note.instead, _ROW))} worked" if note.instead else ""
+            line = (
+                f"- {code(note.message)}: {note.turns} times in {note.sessions} sessions,"
+                f" for example {code(_cut(note.example, _ROW))}{instead}."
+            )
+            sys.stdout.write(printable(line) + "\n")
 
 
 @app.command
@@ -262,6 +290,7 @@ def show_pair(console: Console, facts: Facts) -> None:
         console.print(Text(f"{stage}: {what}", style="dim"))
     if facts["hint"]:
         console.print(Text(f"the trace says ({facts['error_kind']}): {_cut(facts['hint'], _ROW)}"))
+    show_chain(console, facts["chain"], facts["state_id"])
     _show_sides(console, facts)
     _show_replies(console, facts["teachers"])
 

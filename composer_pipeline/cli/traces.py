@@ -133,6 +133,13 @@ def sessions(
         Console().print(session_table(rows))
 
 
+#: The columns of a state that --json prints as they are.
+_SHOWN = (
+    "state_id", "session_id", "message_id", "fidelity", "on_active_path", "repaired", "error_kind",
+    "verdict", "verdict_reason", "culprit_state_id", "culprit_by", "caused_error", "hint",
+)  # fmt: skip
+
+
 @app.command
 def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """Show one state: what the agent saw, what it did, and what happened next.
@@ -140,30 +147,20 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
     Args:
         state_id: as `states` lists it; an unambiguous prefix is enough.
     """
-    from composer_pipeline.states.load import following, load_state
+    from composer_pipeline.states.load import failure_chains, following, load_state
 
     store = open_lake(lake)
     found = load_state(store, state_id)
     results = following(store, found)
+    chain = failure_chains(store, [found.state_id]).get(found.state_id, [])
     if not as_json:
-        show_state(Console(), found, results)
+        show_state(Console(), found, results, chain)
         return
     out = {
-        "state_id": found.state_id,
-        "session_id": found.session_id,
-        "message_id": found.message_id,
+        **{name: getattr(found, name) for name in _SHOWN},
         "prefix": found.messages,
         "action": json.loads(found.action_json),
-        "fidelity": found.fidelity,
-        "on_active_path": found.on_active_path,
-        "repaired": found.repaired,
-        "error_kind": found.error_kind,
-        "verdict": found.verdict,
-        "verdict_reason": found.verdict_reason,
-        "culprit_state_id": found.culprit_state_id,
-        "culprit_by": found.culprit_by,
-        "caused_error": found.caused_error,
-        "hint": found.hint,
+        "chain": chain,
         "next": results,
     }
     show(out, True, "")
@@ -220,8 +217,13 @@ _LINE, _BLOCK, _RESULT = 110, 600, 2000
 SHORT_ID = 12
 
 
-def show_state(console: Console, state: TraceState, following: Sequence[Mapping[str, Any]]) -> None:
-    """Print a state: its prefix folded, its action, what happened next, its hint."""
+def show_state(
+    console: Console,
+    state: TraceState,
+    following: Sequence[Mapping[str, Any]],
+    chain: Sequence[Mapping[str, str]] = (),
+) -> None:
+    """Print a state: its prefix folded, its action, what happened next, its failure, its hint."""
     console.rule(f"state {state.state_id}")
     facts = {
         "session": state.session_id + (f" / agent {state.agent_id}" if state.agent_id else ""),
@@ -255,14 +257,22 @@ def show_state(console: Console, state: TraceState, following: Sequence[Mapping[
     for block in following:
         error = block.get("is_error") is True
         console.print(Text(_cut_block(block_text(block), _RESULT), style="red" if error else ""))
+    show_chain(console, chain, state.state_id)
     _show_mistake(console, state)
 
 
+def show_chain(console: Console, chain: Sequence[Mapping[str, str]], state_id: str) -> None:
+    """Print the chain edit, failure, fix, check that a state is part of."""
+    if chain:
+        console.rule("edit, failure, fix" if len(chain) > 2 else "edit, failure", style="yellow")
+    for step in chain:
+        here = " (this state)" if step["state_id"] == state_id else ""
+        line = f"{step['step']:<8}{step['state_id'][:SHORT_ID]}{here}  {_cut(step['what'], _LINE)}"
+        console.print(Text(line, style="red" if step["step"] == "failure" else ""))
+
+
 def _show_mistake(console: Console, state: "TraceState") -> None:
-    """Print the chain edit, failure and whose mistake it was, then the hint."""
-    if state.caused_error not in (None, state.state_id):
-        console.rule("what it caused", style="yellow")
-        console.print(Text(f"the error turn {state.caused_error}"))
+    """Print whose mistake it was, then the hint."""
     if state.error_kind:
         if state.verdict:
             console.rule(f"whose mistake: {state.verdict}", style="yellow")

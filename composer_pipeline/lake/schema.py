@@ -560,6 +560,11 @@ STATES = _table(
         "interrupted": (FLAG, "the user interrupted right after it"),
         "reverted": (FLAG, "its edits were undone later, or the user rewound to before it"),
         "tests_passed": (FLAG, "whether the tests that it ran passed; null where it ran none"),
+        "more_failures": (
+            STRINGS,
+            "the other calls of a parallel batch that failed for a reason of their own, each as"
+            " JSON of error_kind to lesson as above; null in most rows",
+        ),
     },
     compact=True,
 )

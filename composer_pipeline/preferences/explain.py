@@ -28,7 +28,7 @@ from composer_pipeline.preferences.vote_rows import (
     reason_of,
     vote_figures,
 )
-from composer_pipeline.states.load import load_state
+from composer_pipeline.states.load import failure_chains, load_state
 from composer_pipeline.states.state import TraceState
 
 _TIERS = {
@@ -68,10 +68,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
     facts = {
         "pair_id": pair_id or None,
         "state_id": state_id,
-        "session_id": state.session_id,
-        "day": state.day,
-        "project": state.project,
-        "turn": state.turn,
+        **{name: getattr(state, name) for name in _OF_STATE},
         "reason": reason,
         "why": _why(outcome, reason, rows),
         "tier": outcome.tier,
@@ -82,10 +79,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         "agent": {"model": state.model, **_action_json(state.action)},
         "chosen": _action_json(outcome.winner_action) if outcome.winner_action else None,
         "teachers": _reply_entries(state, rows, replies, outcome, semantic),
-        "error_kind": state.error_kind,
-        "verdict": state.verdict,
-        "caused_error": state.caused_error,
-        "hint": state.hint,
+        "chain": failure_chains(lake, [state_id]).get(state_id, []),
         "fate": _fate(lake, state, pair_id),
     }
     if own is not None:
@@ -99,6 +93,9 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
     return facts
 
 
+_OF_STATE = (
+    "session_id", "day", "project", "turn", "error_kind", "verdict", "caused_error", "hint",
+)  # fmt: skip
 #: Why a pair stands that no teacher made.
 _OWN = {
     "fixup": "The agent mended this edit itself {distance} states later, and the check passes in"

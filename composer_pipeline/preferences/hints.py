@@ -121,11 +121,14 @@ def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
     columns = [
         "state_id", "session_id", "error_kind", "hint", "hint_source", "verdict", "lesson",
         "culprit_state_id", "culprit_call", "culprit_by", "culprit_confidence",
+        "more_failures",
     ]  # fmt: skip
     usable: dict[str, dict[str, Any]] = {}
     for row in lake.rows("states", days=[day], columns=columns):
-        if row["verdict"] in TEACHING and row["culprit_state_id"] and row["lesson"]:
-            usable.setdefault(row["culprit_state_id"], row)  # each action is taught once
+        for more in ("{}", *(row["more_failures"] or ())):
+            error = row | json.loads(more)
+            if error["verdict"] in TEACHING and error["culprit_state_id"] and error["lesson"]:
+                usable.setdefault(error["culprit_state_id"], error)  # each action is taught once
     rows = []
     for done, state in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
         rows.append(hint_row(usable[state.state_id], state.action))
@@ -161,6 +164,58 @@ def hint_row(error: Mapping[str, Any], action: Action) -> dict[str, Any]:
         "span_text": span,
         "leakage": leakage(text, span),
     }
+
+
+#: A mistake is a habit from so many turns in so many sessions on.
+_HABIT_TURNS, _HABIT_SESSIONS = 3, 2
+
+
+@dataclass(frozen=True)
+class Note(Report):
+    """A mistake that repeats in a working directory.
+
+    ``message`` is what was said, with numbers as N, ``example`` one of the calls, and ``instead``
+    the agent's own later call that worked in its place, from its recovery pair, or empty.
+    """
+
+    project: str
+    message: str
+    turns: int
+    sessions: int
+    example: str
+    instead: str
+
+
+def standing_notes(lake: Lake) -> list[Note]:
+    """Return the habits of each working directory, the most frequent first.
+
+    The same mistake is the same message about the same target; of commands and edits the message
+    alone counts. Reads ``states`` and ``pairs``.
+    """
+    pairs = lake.rows("pairs", columns=["state_id", "source", "chosen"])
+    better = {r["state_id"]: chat_calls(r["chosen"]) for r in pairs if r["source"] == "recovery"}
+    habits: dict[tuple[str, str, str], list[tuple[str, str, str]]] = defaultdict(list)
+    rows = lake.rows("states", columns=["state_id", "verdict"])
+    wrong = [row["state_id"] for row in rows if row["verdict"] == "mistake"]
+    for state in load_states(lake, state_ids=wrong):
+        index = state.culprit_call or 0
+        call, message = state.action.tool_calls[index], state.verdict_evidence or ""
+        later = better.get(state.state_id, [])
+        worked = ToolCall(later[index][0], dict(later[index][1])) if later else call
+        old, new = (str(each.arguments.get("old_string")) for each in (call, worked))
+        if old != new and old.split() == new.split():
+            message += " (only the white space was wrong)"
+        about = call.name if class_of(call.name) in ("edit", "run") else call.summary()
+        instead = worked.summary() if worked.summary() != call.summary() else ""
+        habit = habits[state.project, about, re.sub(r"\d+", "N", message)]
+        habit.append((state.session_id, call.summary(), instead))
+    notes = [
+        Note(project, message, len(turns), len({turn[0] for turn in turns}),
+             *max(turns, key=lambda turn: bool(turn[2]))[1:])
+        for (project, _, message), turns in habits.items() if len(turns) >= _HABIT_TURNS
+    ]  # fmt: skip
+    notes = [note for note in notes if note.sessions >= _HABIT_SESSIONS]
+    return sorted(notes, key=lambda note: (note.project, -note.turns, note.message))
 
 
 SOURCE = "teacher_consensus"

@@ -504,8 +504,10 @@ _STAGES: dict[str, tuple[str, str]] = {
     ),
     # Every action that an error turn blames has a hint.
     "hints": (
-        "SELECT DISTINCT culprit_state_id AS id, day FROM states WHERE trim(lesson) <> ''"
-        " AND culprit_state_id <> ''",
+        "SELECT DISTINCT id, day FROM (SELECT culprit_state_id AS id, lesson, day FROM states"
+        " UNION ALL SELECT error ->> 'culprit_state_id', error ->> 'lesson', day"
+        " FROM (SELECT unnest(more_failures)::JSON AS error, day FROM states))"
+        " WHERE trim(lesson) <> '' AND id <> ''",
         "SELECT state_id AS id, 'hints' AS place, day, source AS why FROM hints",
     ),
     # Every state is in the table of votes, with a reason.

@@ -44,6 +44,7 @@ from composer_pipeline.publishing.card import (
 )
 from composer_pipeline.publishing.publish import take_files
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.states.load import failure_chains
 from composer_pipeline.states.previews import cut, printable
 from composer_pipeline.training.model_card import evaluation_of
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -131,6 +132,8 @@ def write_report(
         tell(1)
         runs = list(_runs_on(lake, root))
         statistics = _statistics(lake, build)
+        drawn = _drawn(files)
+        chains = failure_chains(lake, [row["state_id"] for row in drawn])
         context = {
             **_funnel(facts, statistics),
             **_agreement(lake, statistics),
@@ -140,7 +143,7 @@ def write_report(
             "runs": [_run(folder, result) for folder, result in runs],
             "evaluations": [_evaluation(folder, found) for folder, _ in runs
                             if (found := evaluation_of(folder))],
-            "pairs": [_pair(row) for row in _drawn(files)],
+            "pairs": [_pair(row) | {"chain": chains.get(row["state_id"])} for row in drawn],
             "tiles": _tiles(facts, len(runs)),
             "dataset_files": [
                 [_tag("code", file.path), count(file.rows), count(file.bytes),
@@ -371,7 +374,7 @@ def _evaluation(folder: Path, found: Mapping[str, Any]) -> Row:
 _KEYS = ["pair_id", "tier", "outcome", "tool_chosen", "tool_rejected"]
 _COLUMNS = ["pair_id", "session_id", "task", "chosen_text", "rejected_text", "prompt",
             "chosen_models", "rejected_model", "tier", "turn", "n_agree", "n_families", "outcome",
-            "simulated"]  # fmt: skip
+            "simulated", "state_id", "source", "distance"]  # fmt: skip
 _OUTCOMES = {
     "student_bad": "the trace shows that the agent's action failed, was corrected or undone",
     "student_ok": "the tests that the agent's action ran passed",

@@ -199,6 +199,38 @@ def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
     return next((blocks_of(message) for message in behind if message["role"] == "user"), [])
 
 
+def failure_chains(lake: Lake, state_ids: Collection[str]) -> dict[str, list[dict[str, str]]]:
+    """Return the chain edit, failure, fix, check of each state that is part of one.
+
+    Each step has ``step``, ``state_id`` and ``what``: what the action was about, or of the failure
+    what it said. A chain without a fix to trust ends with the failure.
+    """
+    marks = ", ".join("?" * len(state_ids))
+    found = lake.query(
+        f"""
+        SELECT s.state_id, e.day, e.state_id,
+          if(e.state_id = s.culprit_state_id AND e.state_id <> s.state_id, s.state_id,
+             e.caused_error), e.fixed_by, e.fix_verified_by
+        FROM states s JOIN states e ON e.session_id = s.session_id AND (
+          e.state_id IN (s.state_id, s.culprit_state_id)
+          OR s.state_id IN (e.caused_error, e.fixed_by, e.fix_verified_by))
+        WHERE s.state_id IN ({marks}) AND e.caused_error <> e.state_id
+        ORDER BY e.state_id <> s.state_id, e.ts
+        """,
+        list(state_ids),
+    ) if state_ids else []  # fmt: skip
+    wanted = {state_id for row in found for state_id in row[2:] if state_id}
+    states = load_states(lake, days={row[1] for row in found}, state_ids=wanted)
+    said = {state.state_id: (state.action.summary(), state.verdict_evidence) for state in states}
+    chains: dict[str, list[dict[str, str]]] = {}
+    for state_id, _, *link in found:
+        steps = zip(("edit", "failure", "fix", "check"), link, strict=True)
+        chain = [{"step": step, "state_id": at, "what": str(said[at][step == "failure"])}
+                 for step, at in steps if at]  # fmt: skip
+        chains.setdefault(state_id, chain)
+    return chains
+
+
 def list_states(
     lake: Lake,
     *,

@@ -63,6 +63,7 @@ class TraceState(msgspec.Struct, frozen=True, kw_only=True):
     fixed_by: str | None = None
     fix_verified_by: str | None = None
     fix_distance: int | None = None
+    more_failures: list[str] | None = None
     model: str | None = None
     version: str | None = None
     ts: datetime | None = None

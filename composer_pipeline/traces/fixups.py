@@ -30,17 +30,16 @@ class Fixup(msgspec.Struct, frozen=True, gc=False):
     verified_by: int
 
 
-def fixup(judge: Judge, edits: Edits, culprit: Author, error: int, failed: Call) -> Fixup | None:
+def fixup(judge: Judge, culprit: Author, error: int, failed: Call) -> Fixup | None:
     """Return the culprit's edit with its fix folded in, or ``None`` where there is none to trust.
 
     Args:
-        judge: of the trajectory.
-        edits: of its active path.
+        judge: of the trajectory's active path.
         culprit: the call that caused the error.
         error: the node that shows it.
         failed: the call there that failed.
     """
-    call = judge.graph.nodes[culprit.node].calls[culprit.call]
+    call, edits = judge.graph.nodes[culprit.node].calls[culprit.call], judge.edits
     event = next((event for event in edits.events if event.author == culprit), None)
     if event is None or call.name not in ("Edit", "Write") or len(event.changes) != 1:
         return None

@@ -191,11 +191,17 @@ def corrections(trajectory: Trajectory) -> dict[int, str]:
     return found
 
 
-def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False) -> Failure | None:
-    """Classify how an action failed; ``correction`` is the prompt after an interruption."""
-    ranked: list[tuple[int, int, Failure]] = []
+def failures_of(node: Node, correction: str | None, *, tests_failed: bool = False) -> list[Failure]:
+    """Classify how the calls of an action failed, the one that says most first.
+
+    ``correction`` is the prompt after an interruption.
+    """
+    ranked: list[tuple[int, Failure]] = []
+    soft: list[Failure] = []
     for position, call in enumerate(node.calls):
         if (error := call.error) is None:
+            if text := _soft_failure(call):
+                soft.append(Failure("soft_failure", text, "soft_failure", position))
             continue
         text = clean(error).strip()
         if CANCELLED.match(text):
@@ -205,37 +211,30 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
             hint = _NOTE.sub("", match[1]).strip() if match else ""
             source = "user_rejection" if hint else "user_correction" if correction else None
             failure = Failure("user_rejection", hint or correction, source, position)
-            ranked.append((0, position, failure))
+            ranked.append((0, failure))
         elif _EXITED.match(text):
             kind = "failing_tests" if tests_failed and _runs_tests(call) else "exit_code"
-            ranked.append((1, position, Failure(kind, text, "exit_code", position)))
+            ranked.append((1, Failure(kind, text, "exit_code", position)))
         else:
             tagged = _ERROR_TAG.match(text)
             hint = tagged[1].strip() if tagged else text
             source = "tool_error" if hint else None
             kind = "failed_edit" if call.name in EDITS else "tool_error"
-            ranked.append((2, position, Failure(kind, hint or None, source, position)))
-    if ranked:
-        return min(ranked, key=lambda item: item[:2])[2]
-    if correction:
-        return Failure("user_correction", correction, "user_correction", WHOLE_ACTION)
-    return _soft_failure(node)
+            ranked.append((2, Failure(kind, hint or None, source, position)))
+    if correction and not ranked:
+        ranked.append((0, Failure("user_correction", correction, "user_correction", WHOLE_ACTION)))
+    return [failure for _, failure in sorted(ranked, key=lambda item: item[0])] + soft
 
 
-def _soft_failure(node: Node) -> Failure | None:
-    for position, call in enumerate(node.calls):
-        if call.name != "Bash" or not call.answered or call.failed:
-            continue
-        # Most results are ruled out by their undecoded JSON.
-        if (
-            not MAY_BE_SOFT.search(call.contents.get(call.answer))
-            or (result := call.result) is None
-        ):
-            continue
-        text = clean(result).strip()
-        if looks_failed(command_of(call), text):
-            return Failure("soft_failure", text, "soft_failure", position)
-    return None
+def _soft_failure(call: Call) -> str:
+    """Return the output of a command that reads like a failure although none was reported."""
+    if call.name != "Bash" or not call.answered or call.failed:
+        return ""
+    # Most results are ruled out by their undecoded JSON.
+    if not MAY_BE_SOFT.search(call.contents.get(call.answer)) or (result := call.result) is None:
+        return ""
+    text = clean(result).strip()
+    return text if looks_failed(command_of(call), text) else ""
 
 
 def _runs_tests(call: Call) -> bool:

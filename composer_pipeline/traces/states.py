@@ -20,7 +20,7 @@ from composer_pipeline.traces.outcomes import (
     Failure,
     Outcome,
     corrections,
-    failure_of,
+    failures_of,
     outcomes,
 )
 from composer_pipeline.traces.records import LineStats, encode, parse_time
@@ -57,21 +57,9 @@ class Rows:
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
-        given = rows[0] if rows else {}
-        columns = [
-            column([row[f.name] for row in rows], f.type)
-            if f.name in given
-            else pa.nulls(len(rows), f.type)
-            for f in STATES.schema
-        ]
+        columns = [column([row.get(f.name) for row in rows], f.type) for f in STATES.schema]
         self._tables.append(pa.Table.from_arrays(columns, schema=STATES.schema))
 
-
-_VERDICT = (
-    "verdict", "verdict_reason", "verdict_evidence", "culprit_state_id", "culprit_call",
-    "culprit_by", "culprit_confidence", "lesson", "caused_error", "fixed_action", "fixed_by",
-    "fix_verified_by", "fix_distance",
-)  # fmt: skip
 
 #: Facts of a file that are columns of its session.
 _SESSION_FACTS = """
@@ -140,15 +128,17 @@ class Extractor:
         judge = Judge(self.graph, edits, active)
         project = self._text(self.graph.first_cwd or "")
         rows: dict[str, Row] = {}
-        failures: dict[int, Failure] = {}
+        errors: list[tuple[int, Row]] = []
         for number in self.graph.states():
             node = self.graph.nodes[number]
             outcome = after[number] or Outcome()
             bad = outcome.tests_passed is False
-            failure = failure_of(node, corrected.get(number), tests_failed=bad)
-            if failure is not None and number in active:
-                failures[number] = failure
-            row = self._state(node, outcome, failure) | self._verdict(judge, number, failure)
+            failures = failures_of(node, corrected.get(number), tests_failed=bad)
+            judged = self._verdicts(judge, number, failures)
+            errors += ((number, verdict) for verdict in judged)
+            row = self._state(node, outcome)
+            row |= judged[0] if judged else {}
+            row["more_failures"] = [encode(found).decode() for found in judged[1:]] or None
             row["chain_id"], row["n_messages"] = chains.chain_of[number], chains.before[number]
             row["on_active_path"] = number in active
             row["project"] = project
@@ -163,11 +153,12 @@ class Extractor:
             self.out.n_messages.append(row["n_messages"])
             if node.forked or node.context[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
-        for row in rows.values():
-            if (culprit := rows.get(row["culprit_state_id"] or "")) is not None:
-                culprit["caused_error"] = culprit["caused_error"] or row["state_id"]
-        for number, failure in failures.items():
-            self._fix(judge, edits, number, failure, rows)
+        for number, verdict in errors:
+            if (culprit := rows.get(verdict["culprit_state_id"] or "")) is not None:
+                culprit.setdefault("caused_error", self._id(number))
+        for number, verdict in errors:
+            if number in active:
+                self._fix(judge, number, verdict, rows)
         for row in rows.values():
             states.add(row)
         self.out.first_prompt = self._text(self.graph.first_prompt())
@@ -184,7 +175,7 @@ class Extractor:
             self._texts[text] = clean
         return clean
 
-    def _state(self, node: Node, after: Outcome, failure: Failure | None) -> Row:
+    def _state(self, node: Node, after: Outcome) -> Row:
         version, _, cwd = node.context
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
@@ -194,7 +185,6 @@ class Extractor:
             fidelity = "repaired"
         elif (node.attached or system_hash) and not self._replaced:
             fidelity = "attachments_rendered"
-        hint = failure.hint or None if failure else None  # from the content store, hence redacted
         return {
             "state_id": state_id_of(self.source.session_id, node.key),
             "session_id": self.source.session_id,
@@ -205,10 +195,6 @@ class Extractor:
             "action": None,
             "fidelity": fidelity,
             "repaired": node.repaired,
-            "error_kind": failure.kind if failure else None,
-            "hint": hint,
-            "hint_source": failure.source if failure else None,
-            "hint_call": failure.call if failure and hint else None,
             "cwd": self._text(cwd or ""),
             "model": node.models[0] if node.models else None,
             "version": version,
@@ -220,35 +206,36 @@ class Extractor:
             **msgspec.structs.asdict(after),
         }
 
-    def _verdict(self, judge: Judge, number: int, failure: Failure | None) -> Row:
-        found: Row = dict.fromkeys(_VERDICT)
-        if failure is None:
-            return found
-        judged = judge.judge(number, failure)
-        if judged.culprit is not None:
-            found["culprit_state_id"] = self._id(judged.culprit.node)
-            found["culprit_call"] = judged.culprit.call
-        found |= {
-            "verdict": judged.verdict,
-            "verdict_reason": judged.reason,
-            "verdict_evidence": judged.evidence,
-            "culprit_by": judged.by,
-            "culprit_confidence": judged.confidence,
-            "lesson": judged.lesson,
-        }
-        return found
+    def _verdicts(self, judge: Judge, number: int, failures: list[Failure]) -> list[Row]:
+        """Judge each call that failed; what only shows the fault of one before it is left out."""
+        found: dict[Author | str | None, Row] = {}
+        for failure in failures:
+            judged = judge.judge(number, failure)
+            verdict = {
+                "error_kind": failure.kind,
+                "hint": failure.hint or None,  # from the content store, hence redacted
+                "hint_source": failure.source,
+                "hint_call": failure.call if failure.hint else None,
+                "verdict": judged.verdict,
+                "verdict_reason": judged.reason,
+                "verdict_evidence": judged.evidence,
+                "culprit_state_id": self._id(judged.culprit.node) if judged.culprit else None,
+                "culprit_call": judged.culprit.call if judged.culprit else None,
+                "culprit_by": judged.by,
+                "culprit_confidence": judged.confidence,
+                "lesson": judged.lesson,
+            }
+            found.setdefault(judged.culprit if judged.by else judged.evidence, verdict)
+        return list(found.values())
 
-    def _fix(
-        self, judge: Judge, edits: Edits, number: int, failure: Failure, rows: dict[str, Row]
-    ) -> None:
+    def _fix(self, judge: Judge, number: int, error: Row, rows: dict[str, Row]) -> None:
         """Note at the culprit of an error turn how its edit should have been."""
-        error = rows[self._id(number)]
         culprit = rows.get(error["culprit_state_id"] or "")
-        if error["verdict"] != "revealed" or culprit is None or culprit["fixed_action"]:
+        if error["verdict"] != "revealed" or culprit is None or "fixed_action" in culprit:
             return
         node = self._numbers[culprit["state_id"]]
-        failed = self.graph.nodes[number].calls[failure.call]
-        found = fixup(judge, edits, Author(node, error["culprit_call"]), number, failed)
+        failed = self.graph.nodes[number].calls[error["hint_call"]]
+        found = fixup(judge, Author(node, error["culprit_call"]), number, failed)
         if found is None:
             return
         action = orjson.loads(self.compose.action(self.graph.nodes[node]))

@@ -262,7 +262,7 @@ class Judge:
         self.graph = graph
         self.active = active
         self.order = sorted(active)
-        self._edits = edits
+        self.edits = edits
         self._results: dict[int, RunResult | None] = {}
 
     @cached_property
@@ -309,7 +309,7 @@ class Judge:
         call = node.calls[position]
         if kind == "failed_edit":
             return self._mistake("edit", number, position, text, _first(text))
-        edits = self._edits
+        edits = self.edits
         if number not in self.active:
             edits = Edits(self.graph, self.graph.path_to(number))
         if kind == "tool_error" and call.name != "Bash":

@@ -27,7 +27,7 @@ def side_by_side(
         "day": "2026-11-16", "project": "/srv/p", "cost_usd": "0.1", "n_replies": 2, "why": "so",
         "reason": reason, "margin": 0.5, "entropy": 1.0, "rule": "r", "fate": {}, "hint": None,
         "error_kind": None, "agent": action(agent), "chosen": action(teachers),
-        "teachers": [],
+        "teachers": [], "chain": [],
     }  # fmt: skip
     out = io.StringIO()
     console = Console(file=out, width=120, force_terminal=True, color_system="standard")

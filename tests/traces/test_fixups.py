@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.explain import explain
 from composer_pipeline.preferences.pairs import build_pairs
-from composer_pipeline.states.load import load_states
+from composer_pipeline.report.write import write_report
+from composer_pipeline.states.load import failure_chains, load_states
 from composer_pipeline.traces.ingest import ingest
+from tests.publishing.conftest import fill, row
 from tests.traces.test_edits import TEN, A, bash, edit, read
 
 FAILS = f"Exit code 1\n{A}:4:1: F821 undefined name `bad`"
@@ -138,3 +141,87 @@ def test_pairs_without_a_teacher(fixed: Any, s: Any, lake: Lake) -> None:
     before = lake.rows("pairs")
     build_pairs(lake)
     assert lake.rows("pairs") == before
+
+
+def test_the_chain_of_edit_failure_and_fix(
+    fixed: Any, s: Any, lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    bash(s, "red", "ruff check .", FAILS, error=True)
+    bash(s, "again", "ruff check .", FAILS, error=True)
+    edit(s, "fix", "uses bad name", "uses good name")
+    bash(s, "green", "ruff check .", PASSES)
+    s.call("mwrong", "w", "Read", file_path="/srv/p/b/c.py")
+    s.result("w", "<tool_use_error>File does not exist.</tool_use_error>", error=True)
+    fixed(s)
+    ids = {state.message_id: state.state_id for state in load_states(lake)}
+    names = {state_id: message for message, state_id in ids.items()}
+    found = {
+        names[state_id]: [(step["step"], names[step["state_id"]], step["what"]) for step in chain]
+        for state_id, chain in failure_chains(lake, list(names)).items()
+    }
+    chain = [
+        ("edit", "mculprit", f"Edit {A}"),
+        ("failure", "mred", f"{A}:4: F821 undefined name `bad`"),
+        ("fix", "mfix", f"Edit {A}"),
+        ("check", "mgreen", "Bash ruff check ."),
+    ]
+    second = [chain[0], ("failure", "magain", chain[1][2]), *chain[2:]]
+    members = dict.fromkeys(("mculprit", "mred", "mfix", "mgreen"), chain)
+    assert found == {**members, "magain": second}
+
+    def shown(*command: str) -> str:
+        with pytest.raises(SystemExit) as done:
+            main([*command, "--lake", lake.url])
+        assert not done.value.code
+        return capsys.readouterr().out
+
+    for command in ("state", "pair"):
+        text = shown(command, ids["mculprit"])
+        assert f"edit    {ids['mculprit'][:12]} (this state)  Edit {A}" in text
+        assert f"fix     {ids['mfix'][:12]}  Edit {A}" in text
+        assert "edit, failure" not in shown(command, ids["mwrong"])
+        steps = json.loads(shown(command, ids["mred"], "--json"))["chain"]
+        assert [step["step"] for step in steps] == ["edit", "failure", "fix", "check"]
+    own = {"state_id": ids["mculprit"], "source": "fixup", "tier": "fixup", "distance": 2}
+    fill(lake, [row(1, "train", **own)], [row(9, "validation", n_agree=2, n_families=3)])
+    page = write_report(lake).path.read_text()
+    assert page.count("<li>failure <code>") == 1
+    assert f"<li>failure <code>{ids['mred'][:12]}</code>: {A}:4: F821 undefined" in page
+    assert "fixup: the agent itself, 2 states later" in page
+    assert "gold: 2 of 3 families agree" in page
+
+
+def test_an_edit_that_nothing_mends_has_a_chain_of_two(fixed: Any, s: Any, lake: Lake) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    bash(s, "red", "ruff check .", FAILS, error=True)
+    fixed(s)
+    chain = failure_chains(lake, [state(lake, "mculprit").state_id])
+    assert [[step["step"] for step in steps] for steps in chain.values()] == [["edit", "failure"]]
+
+
+def test_a_fix_of_what_the_second_call_of_a_batch_shows(fixed: Any, s: Any) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    s.call("mboth", "t", command="./deploy")
+    s.call("mboth", "l", command="ruff check .")
+    s.result("t", "Exit code 3\nsomething happened", error=True)
+    s.result("l", FAILS, error=True)
+    edit(s, "fix", "uses bad name", "uses good name")
+    bash(s, "green", "ruff check .", PASSES)
+    assert fixed(s)["mculprit"]["new_string"] == "uses good name"
+
+
+def test_a_fix_that_breaks_something_else_begins_a_chain_of_its_own(
+    fixed: Any, s: Any, lake: Lake
+) -> None:
+    edit(s, "culprit", "line number 4", "uses bad name")
+    bash(s, "red", "ruff check .", FAILS, error=True)
+    edit(s, "fix", "uses bad name", "uses good name")
+    bash(s, "green", "ruff check .", PASSES)
+    bash(s, "types", "mypy .", f"Exit code 1\n{A}:4: error: bad type  [misc]", error=True)
+    fixed(s)
+    fix = state(lake, "mfix").state_id
+    (chain,) = failure_chains(lake, [fix]).values()
+    assert [(step["step"], step["state_id"]) for step in chain] == [
+        ("edit", fix), ("failure", state(lake, "mtypes").state_id),
+    ]  # fmt: skip

@@ -1,11 +1,13 @@
 """Whose mistake an error turn was: verdicts, culprits and lessons."""
 
+import json
 from typing import Any
 
 import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.hints import build_hints, succeeded
+from composer_pipeline.preferences.quality import leaks
 from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.verdicts import about_the_call, lesson_of, signature
@@ -302,3 +304,58 @@ def test_only_words_that_say_what_to_do_instead_are_a_hint(
     assert judged(s)["mno"][0] == "user_choice"
     assert build_hints(lake).hints == taught
     assert [row["text"] for row in lake.rows("hints")] == [words] * taught
+
+
+def test_each_call_of_a_batch_is_judged_and_each_fault_once(
+    judged: Any, s: Any, lake: Lake
+) -> None:
+    read(s, "r", TEN)
+    edit(s, "one", "line number 4", "bad line")
+    edit(s, "two", "hello", "worse line", "/srv/p/b.py")
+    s.call("mall", "path", "Read", file_path="/srv/p/none.py")
+    s.call("mall", "lint", command="ruff check .")
+    s.call("mall", "again", command="ruff check a.py")
+    s.call("mall", "types", command="pytest | tail -3")
+    s.result("path", "<tool_use_error>File does not exist.</tool_use_error>", error=True)
+    for call in ("lint", "again"):
+        s.result(call, f"Exit code 1\n{A}:4:1: F821 undefined name `bad`", error=True)
+    s.result("types", "/srv/p/b.py:1: AssertionError: worse\n==== 1 failed in 0.1s ====")
+    assert judged(s) == {"mall": ("revealed", "mone")}
+    found = state(lake, "mall")
+    more = [json.loads(text) for text in found.more_failures]
+    names = {each.state_id: each.message_id for each in load_states(lake)}
+    assert [
+        (
+            error["error_kind"],
+            error["verdict"],
+            error["hint_call"],
+            names[error["culprit_state_id"]],
+        )
+        for error in more
+    ] == [("tool_error", "mistake", 0, "mall"), ("soft_failure", "revealed", 3, "mtwo")]
+    assert (found.hint_call, more[0]["lesson"]) == (1, "File does not exist.")
+    caused = {names[each.state_id] for each in load_states(lake) if each.caused_error}
+    assert caused == {"mone", "mtwo", "mall"}
+    build_hints(lake)
+    hints = {names[row["state_id"]]: row for row in lake.rows("hints")}
+    assert {name: (row["span_call"], row["verdict"]) for name, row in hints.items()} == {
+        "mone": (0, "revealed"), "mall": (0, "mistake"), "mtwo": (0, "revealed"),
+    }  # fmt: skip
+    assert {row["error_state_id"] for row in hints.values()} == {found.state_id}
+    assert leaks(lake, "hints") == []
+
+
+def test_a_batch_of_one_failure_has_no_more(judged: Any, s: Any, lake: Lake) -> None:
+    bash(s, "x", "ls none", "Exit code 1\nls: none: No such file or directory", error=True)
+    judged(s)
+    assert state(lake, "mx").more_failures is None
+
+
+def test_a_batch_that_the_user_refuses_is_one_refusal(judged: Any, s: Any, lake: Lake) -> None:
+    for call in ("one", "two"):
+        s.call("mboth", call, command=f"rm {call}")
+    for call in ("one", "two"):
+        refusal = "The user doesn't want to proceed with this tool use; the user said:\nuse git rm"
+        s.result(call, refusal, error=True)
+    assert judged(s) == {"mboth": ("user_choice", "mboth")}
+    assert state(lake, "mboth").more_failures is None

@@ -107,12 +107,12 @@ def test_the_compiled_call_is_attention_with_a_dense_mask(compiled, softcap):
 def test_precision_and_gradient_are_the_callers(compiled):
     """All callers share one graph, which has a gradient and is outside of autocast."""
     layout = Layout([Tree([Row([1] * 9, [2, 3])])], 0, packed=True)
-    inputs = torch.randn(3, 1, 1, layout.ids.shape[-1], 8).unbind()
+    query, key, value = torch.randn(3, 1, 1, layout.ids.shape[-1], 8).unbind()
     mask = block_mask(layout.ends, "cpu")
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        half, _ = attention._forward(None, *inputs, mask, 0.3)
+        half, _ = attention._forward(None, query, key, value, mask, 0.3)
     assert (half.dtype, half.requires_grad) == (torch.bfloat16, False)
-    whole, _ = attention._forward(None, *inputs, mask, 0.3)
+    whole, _ = attention._forward(None, query, key, value, mask, 0.3)
     assert (whole.dtype, whole.requires_grad) == (torch.float32, True)
 
 
@@ -148,7 +148,8 @@ def test_what_it_cannot_compute_is_refused(compiled):
     for name in ("s_aux", "position_bias"):
         with pytest.raises(ValueError, match=name):
             attend(1, **{name: torch.zeros(1)})
+    query, key, value = torch.randn(3, 1, 1, 4, 8).unbind()
     with pytest.raises(ValueError, match="a mask of its own"):
-        attention._forward(None, *torch.randn(3, 1, 1, 4, 8).unbind(), torch.zeros(4, 4), 0.3)
+        attention._forward(None, query, key, value, torch.zeros(4, 4), 0.3)
     assert attend(1, softcap=2.0).isfinite().all()
     assert not torch.equal(attend(1, softcap=0.01), attend(1))

@@ -1,6 +1,7 @@
 """Steps of recipes drawn at random against the formulas of ``oracle``, in float64 on both sides."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def recipes(draw):
 
 
 #: Kinds of head: as it is, multiplied, divided, and soft-capped where it bites.
-HEADS = {
+HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
     "multiplied": ("cohere", {"logit_scale": 0.6}),
     "divided": ("granite", {"logits_scaling": 1.7, "attention_multiplier": 0.35}),

@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 import zstandard
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.files import replace, strings
-from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.files import replace, replacing, strings
+from composer_pipeline.lake.parquet import parquet_writer
 from composer_pipeline.lake.place import UNFINISHED
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake, exports, prune_exports
@@ -87,13 +87,19 @@ def _from_table(lake: Lake, name: str, gone: dict[str, set[str]]) -> None:
     for part in lake.partitions(name):
         keys = {key: value for key, value in part.items() if key != "day"}
         days = [part["day"]] if "day" in part else None
-        table = lake.read(name, days=days, **keys)
-        if (kept := _without(table, gone)) is table:
+        ids = lake.read(name, days=days, columns=list(gone), **keys)
+        if (left := _without(ids, gone)) is ids:
             continue
-        if len(kept) or "day" not in part:
-            lake.write(name, kept.select(schema.names).cast(schema), **part)
-        else:
+        if not len(left) and "day" in part:
             lake.delete(name, **part)
+            continue
+        writer = lake.writer(name, **part)
+        try:  # a split of a large dataset does not fit into memory at once
+            for rows, _ in lake.batches(name, None, 64, **part):
+                writer.write(_without(rows, gone).select(schema.names).cast(schema))
+            writer.commit()
+        finally:
+            writer.discard()
 
 
 def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:
@@ -113,31 +119,40 @@ def _remove_leftovers(lake: Lake) -> None:
         shutil.rmtree(Path(lake.root, UNFINISHED), ignore_errors=True)
 
 
-def exports_of(lake: Lake, sessions: set[str], pairs: set[str]) -> dict[Path, bytes]:
-    """Return the exported files with rows of sessions, and what is left of each without them."""
+def exports_of(lake: Lake, sessions: set[str], pairs: set[str]) -> list[Path]:
+    """Return the exported files with rows of sessions."""
     # A file without one of the columns, or that is not Parquet, is somebody else's: it stays.
-    found = {}
+    found = []
     for path in exports(lake):
-        before, after = path.read_bytes(), b""
-        if not _is_session(before, sessions) and not _shows(before, sessions):
-            rows = path.suffix == ".parquet"
-            left = _rows(path, sessions, pairs) if rows else _lines(before, sessions | pairs)
-            after = before if left is None else left
-        if after != before:
-            found[path] = after
+        if path.suffix == ".parquet":
+            touched = bool(_columns_with(path, sessions, pairs))
+        else:
+            data = path.read_bytes()
+            touched = _is_whole(data, sessions) or _lines(data, sessions | pairs) != data
+        if touched:
+            found.append(path)
     return found
 
 
 def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
     """Remove the rows of sessions from exported files; return the files that had some."""
     changed = exports_of(lake, sessions, pairs)
-    for path, after in changed.items():
-        if after:
-            replace(path, after, str(path))
+    for path in changed:
+        if path.suffix == ".parquet":
+            left = _rewrite(path, _columns_with(path, sessions, pairs))
         else:
+            data = path.read_bytes()
+            kept = b"" if _is_whole(data, sessions) else _lines(data, sessions | pairs)
+            replace(path, kept, str(path))
+            left = len(kept)
+        if not left:
             path.unlink()
     prune_exports(lake)
     return list(map(str, changed))
+
+
+def _is_whole(data: bytes, sessions: set[str]) -> bool:
+    return _is_session(data, sessions) or _shows(data, sessions)
 
 
 def _shows(data: bytes, sessions: set[str]) -> bool:
@@ -163,17 +178,29 @@ def _is_session(data: bytes, sessions: set[str]) -> bool:
     return head.get("session_id") in sessions
 
 
-def _rows(path: Path, sessions: set[str], pairs: set[str]) -> bytes | None:
-    """Return a Parquet file without the rows: empty if none is left, ``None`` if none went."""
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError):
-        return None
+def _columns_with(path: Path, sessions: set[str], pairs: set[str]) -> dict[str, set[str]]:
+    """Return what to remove by the columns of a Parquet file; nothing if it holds none of it."""
     gone = {"session_id": sessions, "pair_id": pairs}
-    columns = {name: ids for name, ids in gone.items() if name in table.schema.names}
-    if not columns or (kept := _without(table, columns)) is table:
-        return None
-    return encode_parquet(kept) if len(kept) else b""
+    try:
+        names = pq.read_schema(path).names
+        columns = {name: ids for name, ids in gone.items() if name in names}
+        ids = pq.read_table(path, columns=list(columns))
+    except (pa.ArrowInvalid, OSError):
+        return {}
+    return columns if columns and _without(ids, columns) is not ids else {}
+
+
+def _rewrite(path: Path, gone: dict[str, set[str]]) -> int:
+    """Write a Parquet file without some rows, a few at a time; return how many are left."""
+    left = 0
+    with replacing(path, str(path)) as stream, pq.ParquetFile(path) as file:
+        writer = parquet_writer(stream, file.schema_arrow, compact=False, grouped=False)
+        for batch in file.iter_batches(64):
+            rows = _without(pa.Table.from_batches([batch]), gone)
+            left += len(rows)
+            writer.write_table(rows)
+        writer.close()
+    return left
 
 
 def _lines(data: bytes, ids: set[str]) -> bytes:

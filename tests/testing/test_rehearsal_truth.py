@@ -167,8 +167,9 @@ def test_what_a_rehearsal_cannot_use_is_named(
     assert not (tmp_path / "nowhere").exists()
 
 
-#: Of seeds 0 to 4 on these sessions, with room on both sides; see the assertion below.
-PRECISION = (0.50, 0.80)
+#: Asked in full, as here, seed 0 gave 0.605 of 200 pairs. As the selection of the file asks, seeds
+#: 0 to 4 gave 0.600, 0.628, 0.529, 0.532 and 0.593 of 180 to 204; one standard error is 0.036.
+PRECISION = (0.45, 0.70)
 
 
 @pytest.mark.slow

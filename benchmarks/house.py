@@ -37,8 +37,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "product files": (677, 280),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),
-    "modules of the trip": (191, 92),
-    "hand-overs of the trip": (450, 266),
+    "modules of the trip": (191, 95),
+    "hand-overs of the trip": (450, 276),
     "small modules with one importer": (79, 0),
     "circles of imports": (0, 0),
 }

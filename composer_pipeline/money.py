@@ -33,8 +33,12 @@ def to_usd(pico: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def ceiling_of(usd: Decimal, what: str) -> Pico:
+def ceiling_of(given: Decimal | str | int, what: str) -> Pico:
     """Return a ceiling in picodollars; it must be above 0 USD."""
+    try:
+        usd = Decimal(given)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise InputError(f"{what} {given!r} is no amount in USD, such as '1.50'") from error
     pico = to_pico(usd) if usd.is_finite() else NOTHING
     if pico <= 0:
         raise InputError(f"{what} must be above 0 USD, not {usd}")

@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from composer_pipeline.errors import InputError
 
 
 def recipes_dir() -> Path:
@@ -17,6 +19,19 @@ def recipes_dir() -> Path:
     if checkout.is_dir():
         return checkout
     return Path(str(resources.files("composer_pipeline"))) / "_recipes"
+
+
+def recipe_file(given: Any, kind: str) -> Path:
+    """Return a path as given, or the shipped file of a kind that has this name: ``default``.
+
+    ``kind`` is a folder of ``recipes/``: ``teachers``, ``preferences``, ``normalize``, ``train``.
+    """
+    if not isinstance(given, (str, os.PathLike)):
+        what = f"{kind}: a file, or the name of one below recipes/{kind}"
+        raise InputError(f"{what}, not {type(given).__name__}")
+    path = Path(os.path.expanduser(given))  # noqa: PTH111  Path's own fails for an unknown user
+    shipped = recipes_dir() / kind / f"{path}.yaml"
+    return shipped if len(path.parts) == 1 and not path.exists() and shipped.exists() else path
 
 
 class Settings(BaseModel):

@@ -41,7 +41,7 @@ def page() -> str:
     """Return the page."""
     text = HEAD
     first_of = {first: title for title, first in GROUPS.items()}
-    for name in composer_pipeline.__all__:
+    for name in composer_pipeline.API:
         if name in first_of:
             text += f"## {first_of[name]}\n\n"
         found = getattr(composer_pipeline, name)
@@ -52,10 +52,7 @@ def page() -> str:
     return text.rstrip() + "\n"
 
 
-LAST = {
-    composer_pipeline.__all__[composer_pipeline.__all__.index(first) - 1]
-    for first in GROUPS.values()
-}
+LAST = {composer_pipeline.API[composer_pipeline.API.index(first) - 1] for first in GROUPS.values()}
 
 if __name__ == "__main__":
     sys.stdout.write(page())

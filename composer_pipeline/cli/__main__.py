@@ -31,7 +31,7 @@ COMMANDS = (setup, traces, teachers, maintenance, preferences, dataset, training
 #: The commands as ``--help`` lists them, in the order in which they are first used.
 PARTS = {
     "Data": ("init", "ingest", "status", "sessions", "states", "state"),
-    "Money": ("plan", "replay", "budget"),
+    "Money": ("plan", "preview", "replay", "budget"),
     "Preferences": ("pairs", "pair", "label", "statistics", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),
     "Training": ("train", "replicas", "evaluate", "environment"),

@@ -72,13 +72,13 @@ def reparse(
     Args:
         dry_run: report how many messages would change, by day and kind; write nothing.
     """
-    from composer_pipeline.maintenance.forget import redact_again
+    from composer_pipeline.maintenance.forget import reparse as run
 
     store = open_lake(lake, whole=True)
     with Bar() as progress:
-        report = redact_again(
+        report = run(
             store,
-            only.days(store, "raw_files"),
+            days=only.days(store, "raw_files"),
             dry_run=dry_run,
             ledger=named_ledger(store, ledger),
             progress=progress,

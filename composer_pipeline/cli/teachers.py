@@ -1,9 +1,10 @@
-"""The commands plan, replay and budget, and what plan and replay print."""
+"""The commands plan, preview, replay and budget, and what they print."""
 
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_UP, Decimal
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -40,6 +41,8 @@ _STRATEGIES = {
     "chain_student": "and stop when the agent is confirmed",
     "selected": "as the teacher file says",
 }
+#: How many states a preview asks about.
+PREVIEWED = 5
 #: Rows of each table; the screen has 40 lines.
 TEACHERS, DAYS, REASONS = 8, 6, 5
 #: Characters of a reason; the lines of a screen have 80.
@@ -151,6 +154,75 @@ def replay(
         options += [f"--max-states {max_states}"] if max_states else []
         for part in replay_view(report, _command(report, teachers, options)):
             Console().print(part)
+    _fail_for(report)
+
+
+@app.command
+def preview(
+    *,
+    teachers: str = "",
+    max_usd: str = "0.50",
+    teacher: Sequence[str] = (),
+    only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Ask about five states, the most promising ones, and show what came of each side by side.
+
+    Args:
+        teachers: teacher file (COMPOSER_TEACHERS).
+        max_usd: ceiling of this run in USD.
+        teacher: only this teacher of the file; may be given again.
+    """
+    from composer_pipeline.cli.common import LiveReplay
+    from composer_pipeline.cli.preferences import show_pair
+    from composer_pipeline.preferences.explain import explain
+    from composer_pipeline.preferences.vote import VoteDecision
+    from composer_pipeline.teachers.plan import plan, selector_for
+    from composer_pipeline.teachers.questions import Questions
+    from composer_pipeline.teachers.run import replay
+    from composer_pipeline.teachers.selection import choose
+    from composer_pipeline.teachers.teachers import TeacherSet
+
+    settings = Settings.from_env()
+    ceiling = usd(max_usd, "--max-usd")
+    teacher_set = TeacherSet.load(teachers or settings.teachers)
+    selector = selector_for(teacher_set, VoteDecision())
+    store = open_lake(lake)
+    days, names = only.days(store), list(teacher) or None
+    some: dict[str, Any] = {"sessions": only.sessions(store), "teachers": names}
+    first = teacher_set.selection.model_copy(update={"max_states": PREVIEWED})
+    states, _ = choose(Questions(store, teacher_set, days=days, **some).states, first)
+    if not states:
+        raise InputError(f"lake {store.url} has no states that {teachers or 'the file'} asks about")
+    some["ledger"] = settings.ledger or None
+    with LiveReplay(err) as live:
+        report = replay(
+            store, teacher_set, max_usd=ceiling, days=sorted({state.day for state in states}),
+            states={state.state_id for state in states}, on_progress=live, selector=selector,
+            **some,
+        )  # fmt: skip
+    found = [explain(store, state.state_id) for state in states]
+    rest = plan(store, teacher_set, days=days, decide=VoteDecision(), **some)
+    if as_json:
+        show({"states": found, "replay": report.to_dict(), "plan": rest.to_dict()}, True, "")
+    else:
+        for facts in found:
+            show_pair(Console(), facts)
+        made = sum(facts["reason"] == "pair" for facts in found)
+        more = (
+            f"{made} of these {len(found)} states made a pair; asking about all {rest.states}: up"
+            f" to {rest.calls} calls more, {_usd(rest.expected_usd)} expected,"
+            f" {_usd(rest.worst_usd)} at most"
+        )
+        # What was spent and what is held, without the tables.
+        for part in (*islice(replay_view(report, ""), 1 + bool(report.reserved_usd)), Text(more)):
+            Console().print(part)
+    _fail_for(report)
+
+
+def _fail_for(report: "ReplayReport") -> None:
+    """Raise what a replay's report says went wrong."""
     if report.exhausted_scope:
         raise BudgetExhausted(
             f"budget exhausted in scope {report.exhausted_scope}; {len(report.not_bought)} replies"

@@ -24,7 +24,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.schema import DATASETS, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality import Quality, check_gates, measure, write_of_dataset
-from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.preferences.rules import Rules, rules_of
 from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.windows import RowCutter
@@ -92,7 +92,7 @@ def build_dataset(
     *,
     validation_share: float = 0.2,
     split_by: str = "",
-    rules: PreferenceRules | None = None,
+    rules: Rules = None,
     tokenizer: str = "",
     consent: str | Path = "",
     progress: Progress | None = None,
@@ -135,7 +135,7 @@ def build_dataset(
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
     with lake.locked("dataset"), Pieces(lake) as pieces:
         inputs = inputs_of(lake)
-        rules = rules or PreferenceRules()
+        rules = rules_of(rules)
         quality = measure(lake, rules=rules, built=False)
         accepted = check_gates(quality, rules)
         allowed = find_consent(lake, consent)

@@ -33,7 +33,7 @@ from composer_pipeline.lake.store import Lake, check_outside, remember_exports
 from composer_pipeline.preferences.contamination import is_dropped
 from composer_pipeline.preferences.hints import SOURCE, consensus_hint
 from composer_pipeline.preferences.pairs import OWN_SOURCES, RECORDED
-from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.preferences.rules import PreferenceRules, Rules, rules_of
 from composer_pipeline.preferences.vote_rows import CONFIRMED
 from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.reports import Progress, Report
@@ -207,7 +207,7 @@ def export(
     out: str | Path,
     *,
     samples: str | Path | None = None,
-    rules: PreferenceRules | None = None,
+    rules: Rules = None,
     full_arguments: bool = False,
     shorten: Shorten | None = None,
     progress: Progress | None = None,
@@ -240,7 +240,7 @@ def export(
     if not lake.partitions("dataset_pairs"):
         raise InputError(f"lake {lake.url} has no dataset; run dataset first")
     left: Counter[str] = Counter()
-    rules = rules or PreferenceRules()
+    rules = rules_of(rules)
     sampled = None if samples is None else _sampled(lake, Path(samples), rules, left)
     rows = _rows(lake, form, rules, left, sampled=sampled, full_arguments=full_arguments)
     files = _write(lake, form, Path(out), _kept(rows, form, shorten, left), left, progress)

@@ -301,8 +301,11 @@ def read_batches(file: Any, schema: pa.Schema, rows: int, *, threads: bool) -> I
 
 def read_through(file: Any, *, threads: bool) -> int:
     """Read every byte of an open file; return its rows."""
-    batches = pq.ParquetFile(file).iter_batches(batch_size=1024, use_threads=threads)
-    return sum(batch.num_rows for batch in batches)
+    rows = 0
+    for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, use_threads=threads):
+        batch.validate(full=True)  # text that is none
+        rows += batch.num_rows
+    return rows
 
 
 def _there(reader: pq.ParquetFile, schema: pa.Schema) -> list[str]:

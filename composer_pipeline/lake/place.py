@@ -186,8 +186,8 @@ def check_day(day: str, what: str = "day") -> str:
 
 def check_days(days: Iterable[str]) -> list[str]:
     """Return days sorted, each once; raise InputError for one string or what is no date."""
-    if isinstance(days, str):
-        raise InputError(f"days {days!r} is one string: give a list of days")
+    if isinstance(days, str) or not isinstance(days, Iterable):
+        raise InputError(f"days {days!r} is no list of days, such as ['2026-11-16']")
     return sorted({check_day(day) for day in days})
 
 

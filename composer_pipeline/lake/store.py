@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import make_folder, replacing, writing
@@ -219,6 +220,15 @@ class Lake:
         return bucket_lock(self.url, name, waiting)
 
     # -- tables ----------------------------------------------------------------
+
+    def tables(self) -> dict[str, int]:
+        """Return the rows of each table that has a partition, by name."""
+        rows: dict[str, int] = {}
+        for name in TABLES:
+            for part in self.partitions(name):
+                with self._file(name, part) as file:
+                    rows[name] = rows.get(name, 0) + pq.read_metadata(file).num_rows
+        return rows
 
     def write(self, table: str, data: pa.Table | Sequence[dict[str, Any]], **keys: str) -> int:
         """Replace one partition atomically; return the bytes written.

@@ -51,7 +51,7 @@ from composer_pipeline.traces.archive import (
     writer_lock,
 )
 from composer_pipeline.traces.discover import Forgotten
-from composer_pipeline.traces.parse import ReparseReport, analyse, parse_days, reparse
+from composer_pipeline.traces.parse import ReparseReport, analyse, parse_days, rewrite_days
 
 
 def from_archive(
@@ -598,10 +598,10 @@ def _folders(lake: Lake, glob: str) -> set[str]:
     return {row["project"] for row in rows if row["session_id"] in sessions and row["project"]}
 
 
-def redact_again(
+def reparse(
     lake: Lake,
-    days: Iterable[str] | None = None,
     *,
+    days: Iterable[str] | None = None,
     dry_run: bool = False,
     ledger: str | Path | None = None,
     progress: Progress | None = None,
@@ -615,7 +615,7 @@ def redact_again(
     changed: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="reparse-") as folder:
         scratch = Lake(folder) if dry_run else None
-        report = reparse(lake, wanted, into=scratch, progress=progress)
+        report = rewrite_days(lake, wanted, into=scratch, progress=progress)
         for day in filter(before.get, report.days):
             (old, kinds), (new, now) = before[day], _stored(scratch or lake, day)
             if gone := old.keys() - new.keys():

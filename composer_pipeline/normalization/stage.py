@@ -38,6 +38,7 @@ from composer_pipeline.normalization.text_columns import (
 )
 from composer_pipeline.normalization.worker import Worker
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.settings import recipe_file
 from composer_pipeline.versions import NORMALIZE_VERSION
 
 STAGE = "normalize"
@@ -83,7 +84,8 @@ def normalize(
     Args:
         lake: the lake; reads ``pairs``, writes ``normalized_pairs`` and ``drops``
             (stage ``normalize``). A day that never had a pair is left without files.
-        recipe_path: data-juicer YAML; ``none`` keeps every pair and needs no data-juicer.
+        recipe_path: data-juicer YAML, or the name of a shipped one; ``none`` keeps every pair and
+            needs no data-juicer.
         days: UTC days; all days of ``pairs`` when ``None``.
         progress: called with (step, days done, days).
 
@@ -97,6 +99,8 @@ def normalize(
     wanted = lake.chosen_days("pairs", days)
     known = set(lake.days("pairs")) | set(lake.days("normalized_pairs"))
     wanted = [day for day in wanted if day in known]
+    if str(recipe_path) != NO_RECIPE:
+        recipe_path = recipe_file(recipe_path, "normalize")
     recipe = None if str(recipe_path) == NO_RECIPE else NormalizeRecipe.load(recipe_path)
     recipe_id = recipe.recipe_id(recipe_path) if recipe else NO_RECIPE
     stamps = FileStamps(lake)

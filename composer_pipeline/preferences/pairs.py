@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -30,7 +30,13 @@ from composer_pipeline.preferences.contamination import (
 )
 from composer_pipeline.preferences.eligibility import loosest_terms, read_replies, usable_replies
 from composer_pipeline.preferences.hints import recoveries
-from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
+from composer_pipeline.preferences.rules import (
+    Hindsight,
+    PreferenceRules,
+    Rules,
+    bundled_benchmarks,
+    rules_of,
+)
 from composer_pipeline.preferences.vote import Vote, home_of, vote
 from composer_pipeline.preferences.vote_rows import CONFIRMED, first_tool, vote_row
 from composer_pipeline.reports import Progress, Report, add_counts
@@ -223,6 +229,16 @@ def own_pairs(
     *Fix-up*: an edit that caused a failure against the same edit with the session's own later fix
     folded in. *Recovery*: a call that was a mistake against the agent's own later call that worked.
     """
+    found = []
+    for state, action, about in own_fixes(states):
+        sides = _sides(state, action, tools.of(state), weights or Hindsight())
+        if sides["chosen"] != sides["rejected"]:
+            found.append({**sides, **_NOBODY, **about, **_own(state, action, about["source"])})
+    return found
+
+
+def own_fixes(states: Sequence[TraceState]) -> Iterator[tuple[TraceState, Action, Row]]:
+    """Yield states with the better action that their session shows, and the columns of why."""
     failed = {
         state.state_id: state.culprit_call
         for state in states
@@ -230,7 +246,6 @@ def own_pairs(
     }
     better = recoveries(states, failed)
     by_id = {state.state_id: state for state in states}
-    found = []
     for state in states:
         if state.fixed_action is not None:
             error = by_id.get(state.caused_error or "")
@@ -251,10 +266,7 @@ def own_pairs(
             }
         else:
             continue
-        sides = _sides(state, action, tools.of(state), weights or Hindsight())
-        if sides["chosen"] != sides["rejected"]:
-            found.append({**sides, **_NOBODY, **about, **_own(state, action, about["source"])})
-    return found
+        yield state, action, about
 
 
 #: What no other edit avoids: the file had to be read first.
@@ -346,7 +358,7 @@ def build_pairs(
     lake: Lake,
     *,
     days: Iterable[str] | None = None,
-    rules: PreferenceRules | None = None,
+    rules: Rules = None,
     judge: Semantic | None = None,
     progress: Progress | None = None,
 ) -> PairsReport:
@@ -372,7 +384,7 @@ def build_pairs(
         BudgetExhausted: the judge's budget is spent; nothing of the day is written.
         StorageError: the lake is not writable.
     """
-    rules = rules or PreferenceRules()
+    rules = rules_of(rules)
     if rules.semantic_judge and judge is None:
         raise InputError("the preference recipe names a semantic_judge; pairs need it opened")
     benchmarks = Benchmarks.of_rules(rules)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from composer_pipeline.charts import bars, heatmap, lines, markdown_image
-from composer_pipeline.errors import ComposerError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.place import check_days
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
@@ -27,7 +27,7 @@ from composer_pipeline.preferences.near_duplicates import (
     prompt_tail,
     shingles_of,
 )
-from composer_pipeline.preferences.rules import NearDuplicates, PreferenceRules
+from composer_pipeline.preferences.rules import NearDuplicates, PreferenceRules, Rules, rules_of
 from composer_pipeline.preferences.style import Separation, separability
 from composer_pipeline.preferences.vote_rows import AGENT, REASONS, level_of
 from composer_pipeline.reports import Progress, Report
@@ -318,15 +318,13 @@ class _Votes:
             yield from batch.to_pylist()
 
 
-def measure(
-    lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = None, built: bool = True
-) -> Quality:
+def measure(lake: Lake, scope: str = ALL, *, rules: Rules = None, built: bool = True) -> Quality:
     """Compute the statistics of a day, or of every day of the lake.
 
     For :data:`ALL` the separability is that of ``dataset_pairs``, once the dataset has been built;
     that of the pairs without ``built``.
     """
-    rules = rules or PreferenceRules()
+    rules = rules_of(rules)
     days = lake.days("votes") if scope == ALL else [scope]
     votes = _Votes(lake.read("votes", days=days, columns=_VOTE_COLUMNS))
     pairs, prints = _pairs(lake, days, rules.near_duplicates)
@@ -376,7 +374,7 @@ def write_statistics(
     lake: Lake,
     *,
     days: Iterable[str] | None = None,
-    rules: PreferenceRules | None = None,
+    rules: Rules = None,
     progress: Progress | None = None,
 ) -> StatisticsReport:
     """Compute the statistics of some scopes and replace their partitions.
@@ -398,6 +396,20 @@ def write_statistics(
         if progress:
             progress("statistics", done, len(scopes))
     return StatisticsReport(by_scope)
+
+
+def read_statistics(lake: Lake, scope: str = ALL) -> list[dict[str, Any]]:
+    """Return the stored statistics of a day, or of the whole lake, as rows.
+
+    Each has ``statistic``, what it is of (``a``, ``b``, ``tool``), ``value``, ``n`` and ``note``.
+
+    Raises:
+        InputError: nothing was measured yet.
+    """
+    rows = lake.rows("preference_statistics", scope=scope)
+    if not rows:
+        raise InputError(f"lake {lake.url} has no statistics of {scope}; run statistics")
+    return [row for row in rows if row["statistic"] != "build"]
 
 
 def write_of_dataset(lake: Lake, quality: Quality, rules: PreferenceRules) -> Quality:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from composer_pipeline.config_file import read_model
-from composer_pipeline.settings import recipes_dir
+from composer_pipeline.settings import recipe_file, recipes_dir
 
 Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -83,11 +83,22 @@ class PreferenceRules(_Model):
         Raises:
             InputError: the file is missing, is no YAML, or has a bad or unknown field.
         """
-        file = Path(path)
+        file = recipe_file(path, "preferences")
         rules = read_model(file, "preference recipe", PreferenceRules, empty=True)
         files = [str((file.parent / name).absolute()) for name in rules.contamination.files]
         named = rules.contamination.model_copy(update={"files": files})
         return rules.model_copy(update={"contamination": named})
+
+
+#: A recipe, a file, or the name of a shipped one; the defaults when ``None``.
+Rules = PreferenceRules | str | Path | None
+
+
+def rules_of(given: Rules) -> PreferenceRules:
+    """Return the recipe that a caller means."""
+    if isinstance(given, PreferenceRules):
+        return given
+    return PreferenceRules() if given is None else PreferenceRules.load(given)
 
 
 def bundled_benchmarks() -> Path:

@@ -125,7 +125,7 @@ class ReplayPlan(msgspec.Struct, Report):
 
 def plan(
     lake: Lake,
-    teacher_set: TeacherSet,
+    teacher_set: TeacherSet | str | os.PathLike[str],
     *,
     days: Sequence[str] | None = None,
     sessions: Collection[str] | None = None,
@@ -159,6 +159,7 @@ def plan(
     Raises:
         InputError: as for ``replay``, except for the key and the ceiling.
     """
+    teacher_set = TeacherSet.of(teacher_set)
     questions = Questions(
         lake, teacher_set, days=days, sessions=sessions, teachers=teachers,
         max_states=max_states, only_on_active_path=only_on_active_path,

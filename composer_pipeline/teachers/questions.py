@@ -75,6 +75,7 @@ class Questions:
         days: Sequence[str] | None = None,
         teachers: Sequence[str] | None = None,
         sessions: Collection[str] | None = None,
+        states: Collection[str] | None = None,
         max_states: int | None = None,
         only_on_active_path: bool = False,
     ) -> None:
@@ -106,6 +107,7 @@ class Questions:
             state
             for state in loaded
             if (sessions is None or state.session_id in sessions)
+            and (states is None or state.state_id in states)
             and admits(state.project)
             and (state.on_active_path or not only_on_active_path)
         ]

@@ -64,11 +64,12 @@ TICK_S = 1.0
 
 def replay(
     lake: Lake,
-    teacher_set: TeacherSet,
+    teacher_set: TeacherSet | str | os.PathLike[str],
     *,
-    max_usd: Decimal,
+    max_usd: Decimal | str | int,
     days: Sequence[str] | None = None,
     sessions: Collection[str] | None = None,
+    states: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
     run_id: str | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -86,11 +87,12 @@ def replay(
 
     Args:
         lake: has the states; gets the ``replies``.
-        teacher_set: who is asked, and where.
+        teacher_set: who is asked, and where: a set, its file, or the name of a shipped one.
         max_usd: ceiling of this run in USD. With a ``run_id`` that was used before, it is
             the ceiling of all runs of that name together.
         days: days of the states; all when ``None``.
         sessions: only states of these sessions; all when ``None``.
+        states: only these states, by id; all when ``None``. Excludes ``max_states``.
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
         ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
@@ -122,7 +124,8 @@ def replay(
         StorageError: a disk is full or read-only. Replies that were paid for are in the ledger;
             running again delivers them without paying.
     """
-    ceiling = ceiling_of(Decimal(max_usd), "max_usd")
+    teacher_set = TeacherSet.of(teacher_set)
+    ceiling = ceiling_of(max_usd, "max_usd")
     if again not in ("", "unreadable"):
         raise InputError(f"--again takes unreadable, not {again!r}")
     budget = check_shared(budget) if budget else ""
@@ -131,11 +134,12 @@ def replay(
     for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
         endpoint.key()
     questions = Questions(
-        lake, teacher_set, days=days, sessions=sessions, teachers=teachers,
+        lake, teacher_set, days=days, sessions=sessions, states=states, teachers=teachers,
         max_states=max_states, only_on_active_path=only_on_active_path,
     )  # fmt: skip
     lake.check_writable()
-    whole = sessions is None and max_states is None and not only_on_active_path
+    named = (sessions, states, max_states) != (None, None, None)
+    whole = not (named or only_on_active_path)
     with paid_replies_are_safe():
         records = ReplyRecords(lake, questions, questions.days if whole else [])
         questions.pin_tools()

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
+from composer_pipeline.settings import recipe_file
 
 #: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known once its
 #: loopback server runs. A real endpoint never reads it: an environment variable must not be
@@ -357,7 +358,12 @@ class TeacherSet(_Model):
             InputError: the file is missing, is not YAML, or has a bad or unknown field;
                 the message names the file and the field.
         """
-        return read_model(path, "teacher file", TeacherSet)
+        return read_model(recipe_file(path, "teachers"), "teacher file", TeacherSet)
+
+    @staticmethod
+    def of(given: "TeacherSet | str | os.PathLike[str]") -> "TeacherSet":
+        """Return the teachers that a caller means: a set, a file, or a shipped file's name."""
+        return given if isinstance(given, TeacherSet) else TeacherSet.load(given)
 
     def select(self, names: list[str] | None) -> list[Teacher]:
         """Return the teachers named, in the file's order; all when ``None``.

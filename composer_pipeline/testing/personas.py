@@ -45,6 +45,8 @@ class Script:
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
         self.entries = dict(entries or {})
+        #: How many states it can be asked about.
+        self.states = len(self.entries)
 
     @staticmethod
     def from_states(states: Iterable[TraceState], answers: Mapping[str, Action]) -> "Script":
@@ -82,11 +84,10 @@ class Script:
 
     def decide(self, persona: PersonaName, body: Mapping[str, Any]) -> Action:
         """Return the action of a persona for a request."""
-        entry = self.entries.get(prefix_key(body.get("messages") or []))
+        key = prefix_key(body.get("messages") or [])
+        entry = self.entries.get(key)
         if entry is None:
-            salt = {"careful": "", "steady": ""}.get(persona, persona)
-            action = generic_action(body, salt)
-            return restyled(action) if persona == "steady" else action
+            return self.outside(persona, body, key)
         agent, better = entry
         if persona == "contrarian":
             return agent
@@ -94,6 +95,12 @@ class Script:
             return _unlike(agent, better, body)
         chosen = better or agent
         return restyled(chosen) if persona == "steady" else chosen
+
+    def outside(self, persona: PersonaName, body: Mapping[str, Any], key: str) -> Action:
+        """Return the action for a prefix that is not in the script; ``key`` is its hash."""
+        salt = {"careful": "", "steady": ""}.get(persona, persona)
+        action = generic_action(body, salt)
+        return restyled(action) if persona == "steady" else action
 
 
 def prefix_key(messages: Iterable[Mapping[str, Any]]) -> str:

@@ -393,7 +393,7 @@ def days_changed(lake: Lake, paths: Iterable[Path | str]) -> list[str]:
 
 def harvest(
     lake: Lake,
-    paths: Iterable[Path | str],
+    paths: Iterable[Path | str] | Path | str,
     *,
     days: Iterable[str] | None = None,
     exclude: Sequence[str] = (),
@@ -405,7 +405,7 @@ def harvest(
     session. ``days`` limits the files, ``exclude`` has globs besides ``COMPOSER_EXCLUDE``. Harvests
     of one lake add up: one waits for the other. Bad input raises InputError before any write.
     """
-    paths = list(paths)
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
     # Bad input creates no lake, not even its lock.
     first = None if lake.days("raw_files") else make_plan((), paths, exclude, lake)
     lake.check_writable()

@@ -62,7 +62,7 @@ _Seen = dict[str, FileSummary]
 
 def ingest(
     lake: Lake,
-    paths: Iterable[Path | str],
+    paths: Iterable[Path | str] | Path | str,
     *,
     days: Iterable[str] | None = None,
     exclude: Sequence[str] = (),
@@ -77,7 +77,7 @@ def ingest(
     Args:
         lake: gets ``raw_files`` and the archive, ``messages``, ``chains``, ``states`` and
             ``sessions``.
-        paths: JSONL files, or folders of them.
+        paths: JSONL files, or folders of them; one or several.
         days: only files of sessions of these days; all when ``None``.
         exclude: globs of files and folders that are never archived, besides
             ``COMPOSER_EXCLUDE``: the whole path, or the name of the file or of a folder.
@@ -108,7 +108,7 @@ def ingest(
 
 def _ingest(
     lake: Lake,
-    paths: Iterable[Path | str],
+    paths: Iterable[Path | str] | Path | str,
     days: Iterable[str] | None,
     exclude: Sequence[str],
     progress: Progress | None,

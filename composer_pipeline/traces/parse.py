@@ -369,7 +369,7 @@ class ReparseReport(Report):
     next: list[str] = field(default_factory=list)
 
 
-def reparse(
+def rewrite_days(
     lake: Lake,
     days: Iterable[str] | None = None,
     *,

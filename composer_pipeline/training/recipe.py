@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.diloco.spec import RUN_ID, DiLoCoRules, DiLoCoSpec
+from composer_pipeline.settings import recipe_file
 
 
 class Part(BaseModel):
@@ -538,4 +539,4 @@ class TrainingRecipe(Part):
     @staticmethod
     def load(path: str | Path) -> "TrainingRecipe":
         """Read a recipe from a YAML file; InputError names the file and the field."""
-        return read_model(path, "training recipe", TrainingRecipe)
+        return read_model(recipe_file(path, "train"), "training recipe", TrainingRecipe)

@@ -1,6 +1,7 @@
 """Plain chat messages and turns, counting and shortening of texts, and the files that they name."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -123,17 +124,33 @@ class Texts:
             offsets = self._offsets(text)
             if len(offsets) <= tokens:
                 return text
-            return text[: offsets[half - 1][1]] + CUT + text[offsets[-half][0] :]
+            return _without_middle(text, offsets[half - 1][1], offsets[-half][0])
         # Only the ends of a long text are tokenised.
         head, tail = text[:ends], text[-ends:]
         first, last = self._offsets(head), self._offsets(tail)
         stop = first[min(half, len(first)) - 1][1]
-        return head[:stop] + CUT + tail[last[-min(half, len(last))][0] :]
+        start = len(text) - ends + last[-min(half, len(last))][0]
+        return _without_middle(text, stop, start)
 
     def _offsets(self, text: str) -> Any:
         found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return found["offset_mapping"]
 
+
+def _without_middle(text: str, stop: int, start: int) -> str:
+    """Return a text without its middle, which begins and ends between words.
+
+    A part of a word is another word: of `noreply@example.com` the address of somebody.
+    """
+    head, tail = text[:stop], text[start:]
+    if text[stop : stop + 1].strip():
+        head = _LAST_WORD.sub("", head) or head
+    if text[start - 1 : start].strip():
+        tail = _FIRST_WORD.sub("", tail) or tail
+    return head + CUT + tail
+
+
+_LAST_WORD, _FIRST_WORD = re.compile(r"\S{1,100}\Z"), re.compile(r"\A\S{1,100}")
 
 #: Tools whose result is the content of a file.
 READERS = frozenset({"Read", "NotebookRead", "read_file", "view"})

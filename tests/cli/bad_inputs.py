@@ -10,6 +10,7 @@ sessions
 state ab
 plan --teachers {teachers}
 replay --teachers {teachers} --max-usd 1
+preview --teachers {teachers}
 budget
 budget set global 1
 budget rebuild
@@ -140,6 +141,18 @@ replay --teachers {tmp}/nowhere.yaml                  | nowhere.yaml
 replay --teachers {badfield}                          | temperatur
 replay --max-usd 1                                    | OPENROUTER_API_KEY
 replay --no                                           | --no
+preview --teachers {teachers} --max-usd 0             | --max-usd must be above 0
+preview --teachers {teachers} --max-usd 'a dollar'    | --max-usd: 'a dollar' is not an amount
+preview --teachers {teachers} --max-usd ""            | --max-usd: '' is not an amount
+preview --teachers {teachers} --day yesterday         | --day 'yesterday' is not a date
+preview --teachers {teachers} --day 1999-01-01        | has no states of
+preview --teachers {teachers} --session nobody        | has no states of session
+preview --teachers {teachers} --teacher nobody        | no teacher 'nobody'
+preview --teachers {noprojects}                       | no states that
+preview --teachers {tmp}/nowhere.yaml                 | nowhere.yaml
+preview --teachers {badfield}                         | temperatur
+preview --max-usd 1                                   | OPENROUTER_API_KEY
+preview x                                             | x
 budget bogus                                          | bogus
 budget set                                            | SCOPE
 budget set global                                     | AMOUNT

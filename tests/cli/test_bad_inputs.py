@@ -86,6 +86,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, lake: Path) -> dict[str, st
         "yaml": ("yaml.yaml", "a: [1\nb: {\n"),
         "noteachers": ("noteachers.yaml", "teachers: []\n"),
         "badfield": ("badfield.yaml", demo.replace("  temperature: 0.0", "  temperatur: 0.0")),
+        "noprojects": ("noprojects.yaml", f"projects: {{allow: []}}\n{demo}"),
         "twice": ("twice.yaml", f"{first}teachers:\n{entries}{entries}"),
         "badrules": ("badrules.yaml", "max_pair_per_session: 3\n"),
         "badrecipe": ("badrecipe.yaml", filters.replace("text_length", "no_such")),

@@ -41,6 +41,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     out["ingest"] = call("ingest", str(sample_sessions_dir()), "--per-file", *lake)
     with loopback():
         out["plan"] = call("plan", *teachers, *day, *lake)
+        out["preview"] = call("preview", *teachers, *day, *lake)
         out["replay"] = call("replay", *teachers, *day, "--max-usd", "1", *lake)
         out["again"] = call("replay", *teachers, *day, "--max-usd", "1", *lake)
     out["pairs"] = call("pairs", *lake)
@@ -64,6 +65,7 @@ KEYS = {
         *("calls", "replies", "cached", "refused", "unknown"),
         *("spent_usd", "reserved_usd", "ceiling_usd"),
     },
+    "preview": {"states", "replay", "plan"},
     "pairs": {"states", "pairs", "by_tier", "by_tool", "hints"},
     "normalize": {"kept", "dropped", "by_op"},
     "dataset": {"rows", "splits", "groups"},

@@ -299,7 +299,8 @@ def test_sft_counts_the_same_thing_done_in_another_way_as_agreement(tmp_path):
 def sample_lines(lake, student="me/model-1"):
     """The agent's action, the better one, and something else, in turn, for each pair's state."""
     rows, expected = [], {}
-    for number, pair in enumerate(sorted(lake.rows("pairs"), key=lambda row: row["state_id"])):
+    voted = [row for row in lake.rows("pairs") if row["source"] == "teachers"]
+    for number, pair in enumerate(sorted(voted, key=lambda row: row["state_id"])):
         kind = ("same as chosen", "other", "recorded")[number % 3]
         action: dict[str, Any]
         if kind == "other":

@@ -19,7 +19,7 @@ from composer_pipeline.exporting.sessions import export_sessions
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import Publication, digest_of, remember_publication
-from composer_pipeline.maintenance.forget import redact_again, withdraw
+from composer_pipeline.maintenance.forget import reparse, withdraw
 from composer_pipeline.maintenance.verify import verify
 from composer_pipeline.preferences.quality import write_statistics
 from composer_pipeline.publishing.gates import PublishRefused
@@ -220,7 +220,7 @@ def test_a_dry_run_says_what_new_rules_would_change_and_where_it_is(
     remember_publication(lake, "a/other", Publication("d" * 40, "v1", [], {digest_of("no"): "v1"}))
     new_rules()
     before = {p: p.read_bytes() for p in Path(lake.root).rglob("*") if p.is_file()}
-    report = redact_again(lake, dry_run=True)
+    report = reparse(lake, dry_run=True)
     assert {p: p.read_bytes() for p in Path(lake.root).rglob("*") if p.is_file()} == before
     days = list(holding(lake, "tidepage"))
     assert {day: found["messages"] for day, found in report.changed.items()} == {
@@ -233,11 +233,11 @@ def test_a_dry_run_says_what_new_rules_would_change_and_where_it_is(
     assert report.next[-1] == "composer-pipeline publish --repo a/all"
     assert any(command.startswith("composer-pipeline withdraw") for command in report.next)
     # Redacting says the same, and there is nothing left to change.
-    done = redact_again(lake)
+    done = reparse(lake)
     assert (done.changed, done.exports, done.releases) == (
         report.changed, report.exports, report.releases,
     )  # fmt: skip
-    again = redact_again(lake, dry_run=True)
+    again = reparse(lake, dry_run=True)
     assert (again.changed, again.exports, again.releases) == ({}, [], {})
 
 

@@ -10,7 +10,7 @@ import zstandard
 
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.maintenance.forget import redact_again
+from composer_pipeline.maintenance.forget import reparse
 from composer_pipeline.maintenance.verify import verify
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from tests.fixtures.whole_lake import DAY
@@ -111,7 +111,7 @@ def test_a_day_whose_archive_is_damaged_does_not_stop_the_others(lake: Lake) -> 
     first = sorted(lake.rows("raw_files"), key=lambda row: row["day"])[0]
     name = f"archive/{first['sha256'][:2]}/{first['sha256']}.jsonl.zst"
     lake.put_bytes(name, lake.get_bytes(name)[:-9])
-    report = redact_again(lake)
+    report = reparse(lake)
     assert list(report.failed) == [first["day"]]
     assert "bytes are missing" in report.failed[first["day"]]
     assert len(report.days) == 3
@@ -134,7 +134,7 @@ def test_new_rules_reach_traces_and_replies(
     monkeypatch.setenv("COMPOSER_REDACTION", str(rules))
     assert any("redacted by other rules" in problem for problem in problems(lake))
     before = lake.rows("replies", days=[DAY])
-    report = redact_again(lake, ledger=None if books_are == "gone" else ledger)
+    report = reparse(lake, ledger=None if books_are == "gone" else ledger)
     assert report.replies == len(before) == 156
     assert said(lake, "tidepage") == (False, False)
     if books_are == "whole":  # what was made of them has to be made again

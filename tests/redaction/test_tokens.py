@@ -20,7 +20,7 @@ from composer_pipeline.redaction.redact import (
     redact_value,
     review_value,
 )
-from composer_pipeline.redaction.tokens import REPLACE, REVIEW, surprise, suspects
+from composer_pipeline.redaction.tokens import REPLACE, REVIEW, find_tokens, surprise, suspects
 from composer_pipeline.redaction.user_rules import RedactionRules
 
 _ALPHABETS = {
@@ -370,7 +370,7 @@ def test_half_a_point_decides() -> None:
 @pytest.mark.parametrize("body", ["99o0336dsoarutlouri40ppu99o", "651nsinkh21392roi4t8qf"])
 def test_a_part_is_random_from_five_bits_a_letter_on(body: str) -> None:
     """Letters that nearly spell words, with digits between them: 5.0 and 5.4 bits."""
-    assert redact_text(f'const secret = "qx_{body}"')[0] != f'const secret = "qx_{body}"'
+    assert len(list(find_tokens(f'const secret = "qx_{body}"'))) == 1
     assert 5.0 <= surprise(body) < 5.5
 
 

@@ -13,7 +13,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.secrets import Literal
 from composer_pipeline.redaction.vault import HASHED, HashedValues
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.parse import reparse
+from composer_pipeline.traces.parse import rewrite_days
 from tests.fixtures.sessions import Script
 
 PASSWORD = "aB3d7x!Qz#m9"
@@ -80,11 +80,11 @@ def test_a_value_that_a_subagent_reveals_leaves_the_main_file(lake: Lake, projec
 
 
 def test_words_and_short_numbers_stay(lake: Lake, projects: Path) -> None:
-    s = revealing("s1", "POSTGRES_PASSWORD=warehouse7\nPIN_PASSWORD=48213 \n")
-    s.say("m2", "the warehouse7 table has 48213 rows; [SECRET_ASSIGNED] is a marker")
+    s = revealing("s1", "POSTGRES_PASSWORD=warehouse7\nPIN_PASSWORD=4821376 \n")
+    s.say("m2", "the warehouse7 table has 4821376 rows; [SECRET_ASSIGNED] is a marker")
     ingest(lake, [s.write(projects)])
     text = everything(lake)
-    assert "the warehouse7 table has 48213 rows" in text
+    assert "the warehouse7 table has 4821376 rows" in text
 
 
 def test_a_part_of_a_longer_word_stays(lake: Lake, projects: Path) -> None:
@@ -111,7 +111,7 @@ def test_another_session_of_the_lake_knows_a_long_value_by_its_hash(
     ingest(lake, [other.write(projects)])
     assert KEY not in everything(lake)
     before = everything(lake)
-    reparse(lake)
+    rewrite_days(lake)
     assert everything(lake) == before
 
 

@@ -65,7 +65,6 @@ from composer_pipeline.training.run import (
 from trainers.trl.adapters import check_start
 from trainers.trl.base_scores import BaseScores, gate, is_scored
 from trainers.trl.outer_log import begin, gather, place, spec_of, take_over, take_up
-from trainers.trl.plan import require_devices
 
 LIVE_TEACHER = (
     "channels.sdpo.teacher is 'live': a model that teaches itself is known to lose what it could;"
@@ -128,7 +127,10 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         take_up(recipe, run_dir, found, digest)
         data = _data(recipe, lake, run_dir, resolved)
         recipe = recipe.resolved(data.counts())
-        require_devices(recipe, data, resolved)
+        if devices():
+            from trainers.trl.plan import require_devices
+
+            require_devices(recipe, data, resolved)
         write_recipe(recipe, run_dir)
         counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})

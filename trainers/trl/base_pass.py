@@ -20,7 +20,7 @@ from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import Group, Hint, Pair, SomeRows, TrainingData
 from trainers.trl.base_scores import BaseScores, join, parts, scored, write
-from trainers.trl.policy import Policy, load_base, tree_attention
+from trainers.trl.policy import Policy, device_memory, load_base, tree_attention
 from trainers.trl.rows import Row, micro_batches, planned, rows_of
 from trainers.trl.shared_prefix import SharedStates, why_not
 from trainers.trl.trees import Item, trees_of
@@ -40,7 +40,7 @@ def main() -> int:
     options = parser.parse_args()
     end_with_supervisor()
     try:
-        with out_of_space(f"run folder {options.run_dir}"):
+        with out_of_space(f"run folder {options.run_dir}"), device_memory("the base pass"):
             _run([options.run_dir / part for part in options.part])
     except ComposerError as error:
         print(f"error: {error}", flush=True)

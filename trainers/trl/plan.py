@@ -113,16 +113,22 @@ def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
 
 
 def require_devices(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> None:
-    """Raise InputError where a run needs a tenth more memory than a device of it has."""
-    known = [device.memory for device in devices() if device.memory is not None]
-    if not known:
+    """Raise InputError where a run needs a tenth more memory than a device of it has.
+
+    A device whose memory is not known, or a model that is not counted, is not judged.
+    """
+    smallest = _smallest(recipe)
+    try:
+        shape = ModelShape.load(Path(resolved))
+    except InputError:
         return
-    shape, windows = ModelShape.load(Path(resolved)), windows_of(recipe, data)
+    if smallest is None:
+        return
+    windows, (limit, where) = windows_of(recipe, data), smallest
 
     def predict(changed: TrainingRecipe) -> Memory:
         return peak(shape, changed, loads_of(changed, packed(windows, changed)), device=True)
 
-    limit, where = _limit(recipe, None)
     require_fit(recipe, predict, limit + limit // 10, where)  # predicted within a tenth
 
 
@@ -138,21 +144,24 @@ def _data(recipe: TrainingRecipe, lake: Lake, resolved: str, run_dir: Path) -> T
 def _limit(recipe: TrainingRecipe, given: float | None) -> tuple[int, str]:
     """Return the bytes available to one process of a replica, and of what."""
     processes, found = recipe.ranks.processes, devices()
-    replicas = recipe.diloco.replicas
+    replicas = max(1, recipe.diloco.here)
     device_of_each(replicas, found, processes=processes)
-    every = replicas * processes
     if given is not None:
         return int(given * GIB), "--memory-gib"
     if found:
-        used = found[:every]
-        known = [(device.memory, device.name) for device in used if device.memory is not None]
-        if not known:
+        if (smallest := _smallest(recipe)) is None:
             raise InputError("the memory of the visible devices is not known; give --memory-gib")
-        smallest, name = min(known)
-        return smallest, f"device {name}"
+        return smallest
     several = f" / {replicas} replicas" if replicas > 1 else ""
     several += f" / {processes} processes of each" if processes > 1 else ""
-    return host_memory() // every, f"this machine's free memory{several}"
+    return host_memory() // (replicas * processes), f"this machine's free memory{several}"
+
+
+def _smallest(recipe: TrainingRecipe) -> tuple[int, str] | None:
+    """Return the memory and the name of the smallest device that a run uses here, if known."""
+    used = devices()[: max(1, recipe.diloco.here) * recipe.ranks.processes]
+    known = [(device.memory, f"device {device.name}") for device in used if device.memory]
+    return min(known, default=None)
 
 
 def _assumed(recipe: TrainingRecipe) -> Windows:
@@ -174,7 +183,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     import torch
 
     from trainers.trl.base_pass import base_policy, rows_to_score, score
-    from trainers.trl.policy import load_base
+    from trainers.trl.policy import device_memory, load_base
     from trainers.trl.trainer import ComposerTrainer
 
     if recipe.threads:
@@ -199,7 +208,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
         began = now
 
     tokenizer = load_tokenizer(resolved)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, device_memory("the probe"):
         base = base_policy(resolved, recipe, tokenizer)
         began = time.monotonic()
         scores = score(base, short, rows, Path(folder), on_scored)

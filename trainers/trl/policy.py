@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.losses.token_logps import token_logps
 from composer_pipeline.training.plan import devices
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -165,6 +165,18 @@ def check_devices(recipe: TrainingRecipe) -> None:
             f"recipe field dtype: bf16, which {torch.cuda.get_device_name()} does not compute (it"
             " takes compute capability 8.0): set fp32"
         )
+
+
+@contextmanager
+def device_memory(what: str) -> Iterator[None]:
+    """Turn torch's error about a device without enough free memory into one sentence."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ComposerError(
+            f"{what} ran out of device memory: stop what else uses the device, or lower"
+            f" micro_batch_tokens or data.max_prompt_tokens ({str(error).partition('. ')[0]})"
+        ) from error
 
 
 def load_base(resolved: str, recipe: TrainingRecipe) -> Any:

@@ -43,7 +43,7 @@ from trainers.trl.checkpoints import ChannelStates, earlier_state
 from trainers.trl.gradients import DeadChannel
 from trainers.trl.outer_log import AGREED, START, EventUploader
 from trainers.trl.outer_ranks import OverRanks
-from trainers.trl.policy import base_identity, load_base
+from trainers.trl.policy import base_identity, device_memory, load_base
 from trainers.trl.ranks import Ranks
 from trainers.trl.trainer import ComposerTrainer, HeldOut
 
@@ -119,7 +119,7 @@ def main() -> int:
     options = _options()
     end_with_supervisor()
     try:
-        with out_of_space(f"run folder {options.run_dir}"):
+        with out_of_space(f"run folder {options.run_dir}"), device_memory("the replica"):
             ranks = Ranks.from_env()
             if not ranks.lead:
                 follow(ranks)

@@ -4,7 +4,8 @@
 
 prints one JSON line with its URL and serves the script of the bundled sessions. With
 ``--teachers FILE`` it serves that file's models at its prices, and the line names a copy of the
-file with this server as endpoint.
+file with this server as endpoint. With ``--lake LAKE`` too, it answers from the sessions of that
+lake, and the line names the file with the truth (``testing.rehearsal``).
 """
 
 import argparse
@@ -19,11 +20,13 @@ from typing import Any
 import yaml
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import FaultMix, parse_mix
 from composer_pipeline.testing.openrouter.models import MODELS, SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
+from composer_pipeline.testing.rehearsal import Rehearsal
 from composer_pipeline.testing.samples import answers, sample_sessions_dir
 
 #: Voting teachers take these in turn, so that some agree against the agent and some do not.
@@ -77,44 +80,55 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--lifetime", type=float, default=3600.0, help="seconds")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds")
-    parser.add_argument("--jitter", type=float, default=0.0, help="at most so many more seconds")
-    parser.add_argument("--sessions", type=Path, help="session folder; default: the bundled one")
+    parser.add_argument("--lake", help="with --teachers: answer from the sessions of this lake")
+    parser.add_argument("--seed", type=int, default=0, help="of the answers from the lake")
+    parser.add_argument(
+        "--truth", type=argparse.FileType("a"), help="keep the truth of these answers in this file"
+    )
     parser.add_argument(
         "--teachers", help="rehearse this teacher file: its models, prices, lengths"
     )
     parser.add_argument("--faults", type=float, default=0.0, help="share of requests, 0 to 1")
     parser.add_argument("--fault-seed", type=int, default=0)
     parser.add_argument("--fault-mix", help="NAME=WEIGHT,…; default: every kind")
-    parser.add_argument("--no-response-cache", action="store_true")
-    parser.add_argument("--usage-lag", type=float, default=0.0, help="seconds")
     options = parser.parse_args(arguments)
-    mix, teachers = None, None
-    try:
-        if options.teachers:
-            teachers = TeacherSet.load(options.teachers)
-        if options.faults:
-            weights = parse_mix(options.fault_mix) if options.fault_mix else None
-            mix = FaultMix(options.fault_seed, options.faults, weights)
-    except InputError as error:
-        parser.error(str(error))
-    script = Script.from_sessions(options.sessions or sample_sessions_dir(), answers())
-    server = LoopbackOpenRouter(
-        script,
-        models=models_of(teachers) if teachers else MODELS,
-        port=options.port,
-        lifetime=options.lifetime,
-        api_key=os.environ.get(KEY_VARIABLE) or None,
-        faults=mix,
-        latency=options.latency,
-        jitter=options.jitter,
-        response_cache=not options.no_response_cache,
-        usage_lag=options.usage_lag,
-    )
-    with server, tempfile.TemporaryDirectory(prefix="composer-rehearsal-") as folder:
-        line: dict[str, Any] = {"url": server.url, "states": len(script.entries)}
-        if teachers:
-            copy = Path(folder, "teachers.yaml")
-            write_rehearsal(teachers, server.url, copy, key_variable=KEY_VARIABLE)
-            line["teachers"] = str(copy)
-        print(json.dumps(line), flush=True)
-        server.wait()
+    with tempfile.TemporaryDirectory(prefix="composer-rehearsal-") as folder:
+        mix, teachers = None, None
+        try:
+            if options.teachers:
+                teachers = TeacherSet.load(options.teachers)
+            if options.faults:
+                weights = parse_mix(options.fault_mix) if options.fault_mix else None
+                mix = FaultMix(options.fault_seed, options.faults, weights)
+            if options.lake and (teachers is None or not Lake(options.lake).is_there()):
+                what = f"and {options.lake} is not one" if teachers else "and --teachers"
+                raise InputError(f"--lake needs a lake, {what}")
+            if options.truth and not options.lake:
+                raise InputError("--truth needs --lake")
+        except InputError as error:
+            parser.error(str(error))
+        script = Script.from_sessions(sample_sessions_dir(), answers())
+        if options.lake and teachers:
+            truth = options.truth or Path(folder, "truth.jsonl").open("a")  # noqa: SIM115
+            lake = Lake(options.lake)
+            script = Rehearsal(script, lake, teachers.teachers, truth, options.seed)
+        server = LoopbackOpenRouter(
+            script,
+            models=models_of(teachers) if teachers else MODELS,
+            port=options.port,
+            lifetime=options.lifetime,
+            api_key=os.environ.get(KEY_VARIABLE) or None,
+            faults=mix,
+            latency=options.latency,
+            keep_bodies=False,
+        )
+        with server:
+            line: dict[str, Any] = {"url": server.url, "states": script.states}
+            if teachers:
+                copy = Path(folder, "teachers.yaml")
+                write_rehearsal(teachers, server.url, copy, key_variable=KEY_VARIABLE)
+                line["teachers"] = str(copy)
+            if options.lake:
+                line["truth"] = truth.name
+            print(json.dumps(line), flush=True)
+            server.wait()

@@ -13,7 +13,7 @@ from tests.places import ROOT
 from tests.trainers.trl.toy import random_rows
 from trainers.trl import attention
 from trainers.trl.rows import Row
-from trainers.trl.trees import Layout, Tree, block_mask
+from trainers.trl.trees import Layout, Tree, block_mask, visible
 
 #: All shipped recipes; those that differ most in what they train run with the quick tests.
 RECIPES = [
@@ -81,6 +81,49 @@ def test_a_recipe_compiles_few_variants_whatever_its_windows(
     assert 1 <= len(compiled) <= 3
 
 
+@pytest.mark.parametrize("softcap", [None, 0.7])
+def test_the_compiled_call_is_attention_with_a_dense_mask(compiled, softcap):
+    rows = [Row([1] * 9, [2] * 150), Row([1] * 9, [3] * 40), Row([4] * 7, [5] * 30)]
+    layout = Layout([Tree(rows[:2]), Tree(rows[2:])], 0, packed=True)
+    width, torch_seed = layout.ids.shape[-1], torch.manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, width, 8, generator=torch_seed, requires_grad=True)
+        for heads in (4, 2, 2)
+    )
+    mask = block_mask(layout.ends, "cpu")
+    out, _ = attention._forward(None, query, key, value, mask, 0.9, softcap)
+    scores = query @ key.repeat_interleave(2, 1).mT * 0.9
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores.masked_fill(~visible(layout.ends).unsqueeze(1), -torch.inf)
+    wanted = (scores.softmax(-1) @ value.repeat_interleave(2, 1)).transpose(1, 2)
+    torch.testing.assert_close(out, wanted)
+    inputs = [query, key, value]
+    found = torch.autograd.grad((out**2).sum(), inputs)
+    right = torch.autograd.grad((wanted**2).sum(), inputs)
+    torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)
+
+
+def test_precision_and_gradient_are_the_callers(compiled):
+    """All callers share one graph, which has a gradient and is outside of autocast."""
+    layout = Layout([Tree([Row([1] * 9, [2, 3])])], 0, packed=True)
+    query, key, value = torch.randn(3, 1, 1, layout.ids.shape[-1], 8).unbind()
+    mask = block_mask(layout.ends, "cpu")
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        half, _ = attention._forward(None, query, key, value, mask, 0.3)
+    assert (half.dtype, half.requires_grad) == (torch.bfloat16, False)
+    whole, _ = attention._forward(None, query, key, value, mask, 0.3)
+    assert (whole.dtype, whole.requires_grad) == (torch.float32, True)
+
+
+def test_a_model_with_eager_attention_stays_with_dense_masks(compiled):
+    fused = model()
+    assert attention.is_fused(fused, "cpu")
+    fused.config._attn_implementation = "eager"
+    assert not attention.is_fused(fused, "cpu")
+    assert not attention.is_fused(model(), "meta")
+
+
 def attend(heads, **changed):
     """Run the attention of a packed row of two blocks, with its backward."""
     layout = Layout([Tree([Row([1] * 9, [2, 3])])], 0, packed=True)
@@ -102,7 +145,11 @@ def test_where_torch_would_hold_all_scores_it_ends_with_a_sentence(compiled):
 
 
 def test_what_it_cannot_compute_is_refused(compiled):
-    with pytest.raises(ValueError, match="s_aux"):
-        attend(1, s_aux=torch.zeros(1))
+    for name in ("s_aux", "position_bias"):
+        with pytest.raises(ValueError, match=name):
+            attend(1, **{name: torch.zeros(1)})
+    query, key, value = torch.randn(3, 1, 1, 4, 8).unbind()
+    with pytest.raises(ValueError, match="a mask of its own"):
+        attention._forward(None, query, key, value, torch.zeros(4, 4), 0.3)
     assert attend(1, softcap=2.0).isfinite().all()
     assert not torch.equal(attend(1, softcap=0.01), attend(1))

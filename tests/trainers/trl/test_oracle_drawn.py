@@ -1,12 +1,13 @@
 """Steps of recipes drawn at random against the formulas of ``oracle``, in float64 on both sides."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from transformers import CohereConfig, CohereForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.rows import Group
@@ -53,21 +54,30 @@ def recipes(draw):
     )  # fmt: skip
 
 
-def base_model(scaled):
-    """Return a random model; ``scaled`` multiplies its logits, as Cohere's do."""
+#: Kinds of head: as it is, multiplied, divided, and soft-capped where it bites.
+HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("llama", {}),
+    "multiplied": ("cohere", {"logit_scale": 0.6}),
+    "divided": ("granite", {"logits_scaling": 1.7, "attention_multiplier": 0.35}),
+    "capped": ("gemma2", {"final_logit_softcapping": 3.0, "attn_logit_softcapping": None,
+                          "head_dim": 8, "query_pre_attn_scalar": 8}),
+}  # fmt: skip
+
+
+def base_model(head):
+    """Return a random model with one of the :data:`HEADS`."""
+    kind, fields = HEADS[head]
     torch.manual_seed(3)
-    if scaled:
-        config = CohereConfig(**SIZES, logit_scale=0.6)
-        return CohereForCausalLM(config).double().eval()
-    return LlamaForCausalLM(LlamaConfig(**SIZES)).double().eval()
+    config = AutoConfig.for_model(kind, **SIZES, **fields)
+    return AutoModelForCausalLM.from_config(config).double().eval()
 
 
 @pytest.fixture(scope="module")
 def check(tmp_path_factory):
     """Compare a step of a recipe with the formulas: relative errors of loss and gradient."""
 
-    def compare(recipe, scaled=False, data=DATA):
-        base = base_model(scaled)
+    def compare(recipe, head="plain", data=DATA):
+        base = base_model(head)
         folder = tmp_path_factory.mktemp("run")
         trainer = toy.trainer(folder, base, toy.tokenizer(), recipe, data)
         torch.manual_seed(5)
@@ -85,12 +95,30 @@ def check(tmp_path_factory):
 
 
 #: Combinations in which a change once lived: a clip behind a later span, a scaled head, EMA.
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("lora", [{"r": 0}, {"r": 4, "targets": "all-linear"}])
-def test_a_clipped_divergence_of_a_scaled_head(check, scaled, lora):
+def test_a_clipped_divergence_of_each_head(check, head, lora):
     off = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
     sdpo = {"hint_gain": False, "rows_per_step": 3, "importance_clip": 1.05, "temperature": 1.3}
-    check(tiny_recipe("toy", channels={**off, "sdpo": sdpo}, lora=lora), scaled)
+    check(tiny_recipe("toy", channels={**off, "sdpo": sdpo}, lora=lora), head)
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "plain"])
+@pytest.mark.parametrize("shared", ["on", "off"])
+def test_all_channels_of_each_head(check, head, shared):
+    """By trees the product's kernels read the head, by rows GRPO's loss is TRL's own."""
+    channels = {"grpo": {"off_policy_threshold": 0.02}, "sdpo": {"hint_gain": False}}
+    check(tiny_recipe("toy", channels=channels, shared_prefix=shared), head)
+
+
+def test_each_head_bites():
+    """Without its cap or factor a model's logits are others by more than the tolerance above."""
+    ids = torch.tensor([[5, 6, 7, 8]])
+    for head in HEADS:
+        model = base_model(head)
+        states = model.base_model(ids).last_hidden_state @ model.get_output_embeddings().weight.T
+        off = (model(ids).logits - states).norm() / states.norm()
+        assert (off > 0.1) == (head != "plain"), head
 
 
 def test_an_answer_that_both_sides_gave_counts_for_both(make):
@@ -140,13 +168,13 @@ def test_tokens_are_counted_once_however_a_window_is_split(make):
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(recipe=recipes(), scaled=st.booleans())
-def test_a_drawn_step_is_that_of_the_formulas(check, recipe, scaled):
-    check(recipe, scaled)
+@given(recipe=recipes(), head=st.sampled_from(sorted(HEADS)))
+def test_a_drawn_step_is_that_of_the_formulas(check, recipe, head):
+    check(recipe, head)
 
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(recipe=recipes(), scaled=st.booleans())
-def test_many_drawn_steps_are_those_of_the_formulas(check, recipe, scaled):
-    check(recipe, scaled)
+@given(recipe=recipes(), head=st.sampled_from(sorted(HEADS)))
+def test_many_drawn_steps_are_those_of_the_formulas(check, recipe, head):
+    check(recipe, head)

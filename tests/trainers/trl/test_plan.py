@@ -143,8 +143,30 @@ def test_a_device_with_too_little_memory_is_named_before_the_first_step(
     with pytest.raises(InputError, match=r"the run needs .* and device 1 has 0\.[56] GiB") as said:
         planner.require_devices(recipe, data, tiny_model)
     assert "\n" not in str(said.value)
-    monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", None)])
+    monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", None), *several[1:]])
     planner.require_devices(recipe, data, tiny_model)  # its memory is not known
+
+
+def test_devices_are_judged_by_what_a_run_does_here(tiny_model, data, tmp_path, monkeypatch):
+    small = planner_device("1", 0.5)
+    monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", 80), small])
+    both = tiny_recipe(tiny_model, diloco={"replicas": 2})
+    with pytest.raises(InputError, match="device 1 has"):
+        planner.require_devices(both, data, tiny_model)
+    ranks = tiny_recipe(tiny_model, ranks={"processes": 2})
+    with pytest.raises(InputError, match="device 1 has"):
+        planner.require_devices(ranks, data, tiny_model)
+    # Of four replicas three run on other machines, and have devices there.
+    here = {"replicas": 4, "local_replicas": 1, "log": str(tmp_path)}
+    elsewhere = tiny_recipe(tiny_model, diloco=here)
+    planner.require_devices(elsewhere, data, tiny_model)
+    assert planner._limit(elsewhere, None) == (80 * 2**30, "device 0")
+    monkeypatch.setattr(planner, "devices", lambda: [small])
+    with pytest.raises(InputError, match="device 1 has"):
+        planner.require_devices(elsewhere, data, tiny_model)
+    # A family that the planner does not count trains all the same.
+    (tmp_path / "config.json").write_text('{"model_type": "gemma3_text"}')
+    planner.require_devices(elsewhere, data, str(tmp_path))
 
 
 def test_more_replicas_than_devices_are_refused(lake, tiny_model, tmp_path, capsys, monkeypatch):

@@ -1,12 +1,15 @@
 """Precision and activation checkpointing, by recipe."""
 
+import sys
+
 import pytest
 import torch
 from transformers import TrainerCallback
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.diloco.supervisor import EXIT_WOULD_REPEAT
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
-from trainers.trl import policy
+from trainers.trl import base_pass, plan, policy, replica
 from trainers.trl.policy import load_base
 
 
@@ -88,3 +91,32 @@ def test_devices_that_cannot_run_a_recipe_are_named_before_the_first_step(monkey
     for version in ("2.11.0+cu130", "2.13.0"):
         monkeypatch.setattr(torch, "__version__", version)
         policy.check_devices(half)
+
+
+FULL = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 3 MiB free.\nSee the manual."
+
+
+def full(*_, **__):
+    raise torch.OutOfMemoryError(FULL)
+
+
+@pytest.mark.parametrize("module", [base_pass, replica])
+def test_a_device_that_others_fill_ends_a_process_with_a_sentence(
+    module, tmp_path, monkeypatch, capsys
+):
+    """Before the first step, or at its end: a step's own forwards are tried again in halves."""
+    argv = [module.__name__, "--run-dir", str(tmp_path), *(["--part=."] * (module is base_pass))]
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(module, "end_with_supervisor", lambda: None)
+    monkeypatch.setattr(module, "_run" if module is base_pass else "train", full)
+    assert module.main() == (1 if module is base_pass else EXIT_WOULD_REPEAT)
+    said = capsys.readouterr().out
+    assert said.startswith("error: the ")
+    assert "ran out of device memory: stop what else uses the device, or lower" in said
+    assert said.endswith("(CUDA out of memory)\n")
+
+
+def test_a_probe_that_finds_the_device_full_says_so(data, tiny_model, monkeypatch):
+    monkeypatch.setattr(base_pass, "base_policy", full)
+    with pytest.raises(ComposerError, match=r"^the probe ran out of device memory"):
+        plan.probe(tiny_recipe(tiny_model), data, tiny_model)

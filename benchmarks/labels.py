@@ -7,14 +7,16 @@ FOLDER holds session files (default: the shared corpus), FILE the labels (defaul
 is a mistake of its own, words of the user are the user's choice. The check looks at culprits that
 a line names: how often does the session's own next edit of that file change lines that the culprit
 wrote, against a random earlier edit of the same file? The interval is a bootstrap over sessions.
-Exits 1 below a bar.
+Last comes whether edits that count as taken back are gone from the file, by content that Claude
+Code recorded before a later edit of it. Exits 1 below a bar.
 """
 
+import json
 import random
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.labels import Share, read_labels, rows_of, score, scores
 from composer_pipeline.redaction.redact import json_redactor
 from composer_pipeline.traces.content_store import Redactor
-from composer_pipeline.traces.edits import Edits, Event, distinct
+from composer_pipeline.traces.edits import Edits, Event, distinct, undone
 from composer_pipeline.traces.outcomes import corrections, failures_of, outcomes
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.verdicts import Judge
@@ -122,6 +124,53 @@ def independent(folder: Path) -> dict[str, str]:
     }
 
 
+def recorded(data: bytes) -> dict[str, str]:
+    """Return, by the id of a call, the whole file before it as Claude Code recorded it."""
+    found: dict[str, str] = {}
+    for line in data.splitlines():
+        row = json.loads(line) if b'"originalFile"' in line else {}
+        result = row.get("toolUseResult")
+        if isinstance(result, dict) and isinstance(result.get("originalFile"), str):
+            ids = (block.get("tool_use_id") for block in row["message"]["content"])
+            found |= {name: result["originalFile"] for name in ids if name}
+    return found
+
+
+def taken_back(folder: Path) -> dict[str, str]:
+    """Return how many edits are gone from the next recorded content of their file.
+
+    ``traces`` never reads that content. An edit is gone if most of the lines that it added are.
+    """
+    counts: Counter[tuple[bool, bool | None]] = Counter()
+    for path in sorted(folder.rglob("*.jsonl")):
+        data = path.read_bytes()
+        agent, contents = path.name.startswith("agent-"), recorded(data)
+        graph = analyse(data, subagent=agent)[0]
+        edits = Edits(graph, sorted(graph.active_nodes()))
+        undone_at = undone(edits)
+        own = {e.author: e for e in edits.events if e.kind in ("edit", "write") and e.changes}
+        seen = [
+            (author.node, event.path, text)
+            for author, event in own.items()
+            if (text := contents.get(graph.nodes[author.node].calls[author.call].id)) is not None
+        ]
+        for author, event in own.items():
+            at, added = undone_at.get(author, author.node), changed(event)[1]
+            later = (text for node, where, text in seen if node > at and where == event.path)
+            text = next(later, None)
+            gone = None
+            if added and text is not None:
+                gone = 2 * len(added - distinct(text)) > len(added)
+            counts[author in undone_at, gone] += 1
+    return {
+        f"edits {name}, gone from the next recorded content of the file": (
+            f"{Share(counts[flag, True], counts[flag, True] + counts[flag, False])},"
+            f" {counts[flag, None]} without such content"
+        )
+        for flag, name in ((True, "taken back"), (False, "not taken back"))
+    }
+
+
 def main() -> int:
     """Print the table."""
     parser = ArgumentParser(description=__doc__)
@@ -146,7 +195,7 @@ def main() -> int:
         table.add_row(name, old[name], value, strict[name], f"{bar:.2f}" if bar else "")
     console = Console(width=110)
     console.print(table)
-    for name, value in independent(folder).items():
+    for name, value in (independent(folder) | taken_back(folder)).items():
         console.print(f"{name}: {value}", highlight=False)
     return int(any((getattr(now, name).value or 0) < bar for name, bar in BARS.items()))
 

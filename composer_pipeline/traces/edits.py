@@ -527,8 +527,8 @@ _UNSEEN: dict[str, Callable[[FileLines], None]] = {
 }  # fmt: skip
 
 
-def undone(edits: Edits) -> set[Author]:
-    """Return the edits that the session took back.
+def undone(edits: Edits) -> dict[Author, int]:
+    """Return the edits that the session took back, each with the node that did so.
 
     An edit is taken back by git while it is not committed, by a stash without a later pop, or by a
     later edit that puts the old text in the place of the new. A file that shows the new lines
@@ -540,7 +540,7 @@ def undone(edits: Edits) -> set[Author]:
     for group in found.stashed:
         for events in group.values():
             found.undo(events, max(event.author.node for event in events))
-    return {author for author, at in found.at.items() if not _shown_after(edits, author, at)}
+    return {who: at for who, at in found.at.items() if not _shown_after(edits, who, at)}
 
 
 class _Undoing:

@@ -173,8 +173,9 @@ def test_masks_show_the_path_and_nothing_else(packed):
 
 
 def test_blocks_cover_what_is_seen_and_full_ones_hold_nothing_else():
-    for seed in range(6):
-        layout = Layout(random_trees(seed, rows=8 * (seed + 1)), 0, packed=True)
+    whole = [Tree([Row([1], [2] * 3 * BLOCK)])]  # ends with a block
+    for trees in (whole, *(random_trees(seed, rows=8 * (seed + 1)) for seed in range(6))):
+        layout = Layout(trees, 0, packed=True)
         mask, seen = block_mask(layout.ends, "cpu"), visible(layout.ends)[0]
         tiles = seen.unfold(0, BLOCK, BLOCK).unfold(1, BLOCK, BLOCK).flatten(2)
         full = taken(mask.full_kv_num_blocks, mask.full_kv_indices)
@@ -265,6 +266,32 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
     assert why_not(student(gpt2.eval()), recipe) is None
 
 
+def test_a_probe_leaves_the_model_as_it_was():
+    recipe = tiny_recipe("toy")
+    trained = llama(torch.float32).train()
+    assert why_not(student(trained), recipe) is None
+    assert trained.training
+    # Also where a module refuses the mask while it is wide.
+    narrow = llama(torch.bfloat16)
+    before = {name: p.clone() for name, p in narrow.named_parameters()}
+
+    def refuse(_):
+        raise ValueError("no")
+
+    narrow.model.layers[1].mlp.down_proj.forward = refuse
+    assert why_not(student(narrow), recipe) == "model llama does not take a block mask (no)"
+    assert {p.dtype for p in narrow.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(before[name], p) for name, p in narrow.named_parameters())
+
+
+def test_states_know_a_gradient_that_is_not_finite():
+    states = SharedStates(student(llama()), shared())
+    assert states.finite()
+    (piece, *_) = states.logps(ROWS)
+    (piece.sum() * torch.inf).backward()
+    assert not states.finite()
+
+
 def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     told = Policy(llama(torch.float32), pad=0, device="cuda")
     recipe = tiny_recipe("toy")
@@ -273,6 +300,7 @@ def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     assert said is not None
     assert "no module triton" in said
     assert "set attention: eager" in said
+    assert not told.packed
     told.packed = True
     with tree_attention(told):
         assert told.model.config._attn_implementation == NAME

@@ -4,11 +4,12 @@ Rows are counted and steps timed in the trainer's own process (``trainers.trl.pl
 
 Predicted peak memory. Bytes kept for the backward pass are what autograd saves in transformers'
 Llama layers, counted term by term in :func:`kept_by_layer`; PyTorch's own count of saved tensors
-agrees within 0.1 % in seven settings (``tests/training/planning``). Short-lived tensors are read
-from the code of the losses. On the host the C allocator holds freed memory: a share fitted to the
-measurements of ``benchmarks/train_memory.py``. Not included: the interpreter, libraries, a CUDA
-context, and fragmentation on a device. Sharded layers (``ranks.sharding: fsdp2``) follow
-``trainers.trl.ranks`` and were not measured.
+agrees within 0.1 % in seven settings (``tests/training/test_memory.py``). Short-lived tensors are
+read from the code of the losses. Live tensors of ten settings on a CPU are within a tenth of it
+(``benchmarks/train_memory.py``); beside them the host's C allocator holds freed memory, for which
+a rough share is added. Not included: the interpreter, libraries, a CUDA context, and fragmentation
+on a device. Sharded layers (``ranks.sharding: fsdp2``) follow ``trainers.trl.ranks`` and were not
+measured.
 
 Only NVIDIA devices are found, from ``CUDA_VISIBLE_DEVICES`` (taken at its word) or, without it,
 from ``nvidia-smi``, without loading torch. A CPU build of torch uses none.
@@ -144,6 +145,8 @@ class Load:
     padded: bool
     #: The forward samples answers.
     cache: bool = False
+    #: Rows of all channels share it, as trees.
+    shared: bool = False
 
     @property
     def tokens(self) -> int:
@@ -172,6 +175,21 @@ def loads_of(recipe: TrainingRecipe, batches: dict[str, list[list[RowSize]]]) ->
         rows = grpo.group_size
         found.add(Load("grpo", rows, width, rows, padded=True, cache=True))
     return sorted(found, key=lambda load: (load.channel, load.tokens))
+
+
+def shared_loads(windows: Mapping[str, list[list[RowSize]]], limit: int) -> list[Load]:
+    """Return the forward of trees in each step, as large as it can be, by channel.
+
+    What rows have in common is not known here: at most a micro-batch of ``limit`` tokens is full.
+    """
+    found = set()
+    for step in zip(*windows.values(), strict=True):
+        nodes = [row.prompt + sum(row.responses) for rows in step for row in rows]
+        tokens = max(*nodes, min(limit, sum(nodes)))
+        for channel, rows in zip(windows, step, strict=True):
+            selected = min(tokens, sum(row.selected for row in rows))
+            found.add(Load(channel, 1, tokens, selected, padded=False, shared=True))
+    return sorted(found, key=lambda load: (load.channel, load.tokens, load.selected))
 
 
 def assumed_rows(recipe: TrainingRecipe, channel: str) -> list[RowSize]:
@@ -380,8 +398,9 @@ def _moving(
         width = 2 if _half(recipe) else 4
         cache = 2 * shape.layers * shape.kv_heads * shape.head_dim * width
         return 0, load.tokens * cache, load.rows * shape.vocabulary * 4 * 3
-    layer = kept_by_layer(shape, recipe, load)
     width = 2 if _half(recipe) else 4
+    mask = load.shared and not device
+    layer = kept_by_layer(shape, recipe, replace(load, padded=True) if mask else load)
     full_half = _half(recipe) and not recipe.lora.r
     # The last norm, and the second factor of its weight's gradient where that is trained.
     ends = 4 * shape.hidden * (2 if not recipe.lora.r else int(recipe.activation_checkpointing))
@@ -395,6 +414,7 @@ def _moving(
         copies = 0
     else:
         kept = shape.layers * layer + load.tokens * ends
+    kept += mask * load.tokens * load.width * width  # one for all layers
     return kept + copies, passing, _logits(shape, recipe, load, device=device)
 
 
@@ -418,7 +438,8 @@ def kept_by_layer(shape: ModelShape, recipe: TrainingRecipe, load: Load) -> int:
     attention = b * (2 * q + 2 * kv) + 4 * shape.heads
     if load.padded:  # a mask: transformers repeats keys and values for each query head
         attention += b * 2 * (q - kv)
-        attention += b * load.width  # one row of the mask in the attention's own precision
+        if not load.shared:  # one row of the mask in the attention's own precision
+            attention += b * load.width
     if recipe.attention == "eager":
         attention += load.width * shape.heads * (b + 4)
     mlp = 3 * b * i
@@ -454,7 +475,7 @@ def _logits(shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bo
 
     v, b = shape.vocabulary, 2 if _half(recipe) else 4
     head = 4 * v * shape.hidden if not recipe.lora.r else 0
-    if load.channel == "grpo":
+    if load.channel == "grpo" and not load.shared:
         # On the host TRL projects every position, on a device only those of answers.
         positions = load.selected if device else load.tokens
         tile = min(positions, TILE_TOKENS) * min(v, TILE_VOCABULARY)

@@ -91,8 +91,8 @@ def test_a_run_that_was_cut_goes_on_as_if_it_had_not_been(make):
 @needs_cuda
 def test_memory_is_that_of_the_plan(make):
     """Beside the weights: of the tiny model they are nothing."""
-    from composer_pipeline.training.plan import ModelShape, loads_of, peak
-    from trainers.trl.rows import packed, windows_of
+    from composer_pipeline.training.plan import ModelShape, peak
+    from trainers.trl.rows import loads, windows_of
 
     shape = ModelShape(896, 6, 4864, 14, 2, 64, 151936, tied=True, qkv_bias=False)
     config = {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14}
@@ -110,8 +110,7 @@ def test_memory_is_that_of_the_plan(make):
         before = torch.cuda.memory_allocated()
         trainer.train()
         del trainer
-        loads = loads_of(how, packed(windows_of(how, data), how))
-        planned = peak(shape, how, loads, device=True)
+        planned = peak(shape, how, loads(how, windows_of(how, data)), device=True)
         found[checkpointing] = (planned.total, torch.cuda.max_memory_allocated(), before)
         print({k: round(v / 2**20) for k, v in planned.parts().items()}, planned.worst)
     print("MiB planned, measured, of which before:", {

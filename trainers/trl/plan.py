@@ -31,7 +31,6 @@ from composer_pipeline.training.plan import (
     devices,
     host_memory,
     kept_on_disk,
-    loads_of,
     peak,
     require_fit,
 )
@@ -39,7 +38,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.rows import CHANNELS, TrainingData, build, require_rows
 from composer_pipeline.training.run import DATA, alone
-from trainers.trl.rows import packed, planned, rows_of, windows_of
+from trainers.trl.rows import loads, planned, rows_of, windows_of
 
 PROBE_STEPS = 3
 Windows = dict[str, list[list[RowSize]]]
@@ -83,8 +82,7 @@ def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
     windows = _assumed(recipe) if data is None else windows_of(recipe, data)
 
     def predict(changed: TrainingRecipe) -> Memory:
-        loads = loads_of(changed, packed(windows, changed))
-        return peak(shape, changed, loads, device=bool(devices()))
+        return peak(shape, changed, loads(changed, windows), device=bool(devices()))
 
     memory = predict(recipe)
     require_fit(recipe, predict, limit, where)
@@ -127,7 +125,7 @@ def require_devices(recipe: TrainingRecipe, data: TrainingData, resolved: str) -
     windows, (limit, where) = windows_of(recipe, data), smallest
 
     def predict(changed: TrainingRecipe) -> Memory:
-        return peak(shape, changed, loads_of(changed, packed(windows, changed)), device=True)
+        return peak(shape, changed, loads(changed, windows), device=True)
 
     require_fit(recipe, predict, limit + limit // 10, where)  # predicted within a tenth
 

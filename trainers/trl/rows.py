@@ -16,7 +16,7 @@ from torch import Tensor
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.losses.divergence import LogitTransform
-from composer_pipeline.training.plan import RowSize
+from composer_pipeline.training.plan import Load, RowSize, loads_of, shared_loads
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import CHANNELS, SomeRows, TrainingData, bytes_of
 
@@ -281,6 +281,17 @@ def windows_of(
             for start in range(0, len(taken), per_step)
         ]
     return out
+
+
+def loads(recipe: TrainingRecipe, windows: dict[str, list[list[RowSize]]]) -> list[Load]:
+    """Return the distinct forwards of windows; in trees, unless the recipe says otherwise."""
+    apart = loads_of(recipe, packed(windows, recipe))
+    if recipe.shared_prefix == "off":
+        return apart
+    longest = recipe.data.max_prompt_tokens
+    cut = {c: [[_cut(row, longest) for row in w] for w in many] for c, many in windows.items()}
+    sampled = [load for load in apart if load.cache]
+    return [*sampled, *shared_loads(cut, recipe.micro_batch_tokens)]
 
 
 def packed(

@@ -12,6 +12,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 from tests.trainers.trl.toy import random_rows
 from trainers.trl import attention
+from trainers.trl.policy import Policy, frozen_copy
 from trainers.trl.rows import Row
 from trainers.trl.trees import Layout, Tree, block_mask, visible
 
@@ -116,6 +117,20 @@ def test_precision_and_gradient_are_the_callers(compiled):
     assert (whole.dtype, whole.requires_grad) == (torch.float32, True)
 
 
+def test_packed_rows_have_the_states_of_padded_ones(compiled):
+    """Also those of the copy that a whole model's frozen teacher is."""
+    rows = [Row([1] * 9, [2, 3, 4, 5], 1, 2), Row([1] * 9, [2, 7]), Row([3], [5, 6], 1)]
+    policy = Policy(model(), pad=4, device="cpu")
+    states, ids = policy.states(rows)
+    policy.packed = True
+    frozen = frozen_copy(policy)
+    assert frozen.packed
+    for packed, same in (policy.states(rows), frozen.states(rows)):
+        torch.testing.assert_close(packed, states)
+        assert torch.equal(same, ids)
+    assert ids.tolist() == [3, 4, 2, 7, 6]
+
+
 def test_a_model_with_eager_attention_stays_with_dense_masks(compiled):
     fused = model()
     assert attention.is_fused(fused, "cpu")
@@ -124,9 +139,15 @@ def test_a_model_with_eager_attention_stays_with_dense_masks(compiled):
     assert not attention.is_fused(model(), "meta")
 
 
-def attend(heads, **changed):
-    """Run the attention of a packed row of two blocks, with its backward."""
-    layout = Layout([Tree([Row([1] * 9, [2, 3])])], 0, packed=True)
+def test_one_graph_serves_all_lengths(compiled):
+    for tokens in (9, 300, 500, 700, 900):
+        attend(1, tokens)
+    assert len(compiled) == 1
+
+
+def attend(heads, tokens=9, **changed):
+    """Run the attention of a packed row of two blocks or more, with its backward."""
+    layout = Layout([Tree([Row([1] * tokens, [2, 3])])], 0, packed=True)
     size = (1, heads, layout.ids.shape[-1], 8)
     query, key, value = (torch.randn(size, requires_grad=True) for _ in "qkv")
     mask = block_mask(layout.ends, "cpu")

@@ -7,12 +7,12 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.plan import RowSize, plan
+from composer_pipeline.training.plan import Load, ModelShape, RowSize, peak, plan
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 from trainers.trl import plan as planner
 from trainers.trl.plan import main
-from trainers.trl.rows import packed, windows_of
+from trainers.trl.rows import loads, packed, windows_of
 from trainers.trl.rows import planned as planned_rows
 
 RECIPES = sorted((ROOT / "recipes" / "train").glob("*.yaml"))
@@ -79,6 +79,105 @@ def test_windows_take_the_rows_that_training_takes(tiny_model, data):
         assert answers == [(len(ids),) for ids in group.completions]
     for batches in packed(windows, recipe).values():
         assert all(len(b) == 1 or len(b) * max(r.size for r in b) <= 600 for b in batches)
+
+
+#: At a row of 17,408 tokens, in bytes. H, I, q and kv are the widths of states, MLP, queries and
+#: keys: 1536, 8960, 1536 and 256, or 3584, 18944, 3584 and 512; 28 layers; V is 151,936,
+#: or 152,064.
+BY_HAND = {
+    "gpu-24gb": {
+        "weights": 2 * 1_543_714_304,
+        # r 16 of (q+H) + 2 (kv+H) + (H+q) + 3 (I+H) = 41,216 a layer.
+        "adapter": 4 * 28 * 16 * 41_216,
+        # A layer's input in bf16, and the last norm's in float32.
+        "activations": 17_408 * (28 * 1536 * 2 + 1536 * 4),
+        # Backward of one layer: gradients 4 I in bf16 and 3 H in float32; it holds two norms in
+        # float32, q, k, v, result and log-sums, the MLP, adapters' inputs; and 2 casts of adapters.
+        "passing": 17_408 * (
+            4 * 8960 * 2 + 3 * 1536 * 4
+            + 2 * (4 * 1536 + 4) + 2 * (2 * 1536 + 2 * 256) + 4 * 12 + 3 * 2 * 8960
+            + 2 * (5 * 1536 + 8960 + 1536) + 2 * 16 * 7
+        ) + 2 * 16 * 41_216,
+        # 2**25 // V = 220 tokens: four float32 buffers, a 16-bit gradient; 4,096 states thrice.
+        "logits": 220 * 151_936 * (16 + 2) + 4096 * 1536 * 3 * 2,
+    },
+    "gpu-80gb": {
+        "weights": 2 * 7_615_616_512,
+        "adapter": 4 * 28 * 16 * 90_112,
+        "activations": 17_408 * (28 * 3584 * 2 + 3584 * 4),
+        "passing": 17_408 * (
+            4 * 18_944 * 2 + 3 * 3584 * 4
+            + 2 * (4 * 3584 + 4) + 2 * (2 * 3584 + 2 * 512) + 4 * 28 + 3 * 2 * 18_944
+            + 2 * (5 * 3584 + 18_944 + 3584) + 2 * 16 * 7
+        ) + 2 * 16 * 90_112,
+        "logits": 220 * 152_064 * (16 + 2) + 4096 * 3584 * 3 * 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "total"), [("gpu-24gb", 8.55), ("gpu-80gb", 26.11)])
+def test_the_recipes_for_one_device_are_planned_as_by_hand(name, total):
+    recipe = TrainingRecipe.load(ROOT / "recipes" / "train" / f"{name}.yaml")
+    config = CONFIGS[recipe.model][0]
+    shape = ModelShape.load(ROOT / "tests" / "fixtures" / "configs" / f"{config}.json")
+    memory = peak(shape, recipe, loads(recipe, planner._assumed(recipe)), device=True)
+    wanted = BY_HAND[name]
+    adapter = wanted["adapter"]  # once more for gradients and the second channel's; AdamW twice
+    wanted = wanted | {
+        "gradients": adapter,
+        "measured_gradients": adapter,
+        "optimizer": 2 * adapter,
+    }
+    assert {part: size for part, size in memory.parts().items() if size} == wanted
+    assert memory.worst == "sdpo"
+    assert memory.total / 2**30 == pytest.approx(total, abs=0.05)
+
+
+def test_trees_are_planned_as_full_as_a_micro_batch_can_be():
+    rows = {
+        "dpo": [[RowSize(220, 100, (10, 8), 18)], [RowSize(20, 5, (5, 5), 10)]],
+        "sft": [[RowSize(60, 50, (10,), 10)] * 2, [RowSize(9, 4, (5,), 5)]],
+    }
+
+    def forwards(**changes):
+        found = loads(TrainingRecipe.model_validate({"name": "x", **changes}), rows)
+        return {(load.channel, load.rows, load.width, load.selected) for load in found}
+
+    # All rows of a step, as long as they fit; of a pair the prompt counts once.
+    whole = {("dpo", 1, 238, 18), ("sft", 1, 238, 20), ("dpo", 1, 24, 10), ("sft", 1, 24, 5)}
+    assert forwards(micro_batch_tokens=4096) == whole
+    cut = {("dpo", 1, 200, 18), ("sft", 1, 200, 20), ("dpo", 1, 24, 10), ("sft", 1, 24, 5)}
+    assert forwards(micro_batch_tokens=200) == cut
+    # One row may exceed a micro-batch, and cut prompts shrink it.
+    assert ("dpo", 1, 118, 18) in forwards(micro_batch_tokens=64)
+    data = {"max_prompt_tokens": 64}
+    assert ("dpo", 1, 82, 18) in forwards(micro_batch_tokens=64, data=data)
+    assert ("dpo", 2, 110, 18) in forwards(micro_batch_tokens=64, shared_prefix="off")
+
+
+def test_sampled_answers_are_planned_beside_trees():
+    grpo = {"source": "sampled", "group_size": 3}
+    recipe = TrainingRecipe.model_validate({"name": "x", "channels": {"grpo": grpo}})
+    rows = {c: [[RowSize(60, 50, (10,), 10)]] for c in recipe.channels.weights()}
+    found = {load.channel: load for load in loads(recipe, rows) if load.cache}
+    assert found["grpo"].tokens == 3 * (50 + recipe.data.max_completion_tokens)
+
+
+def test_a_mask_of_trees_is_counted_on_the_host_alone():
+    """There it is dense, one for all layers, and each layer repeats its keys and values for it."""
+    shape = ModelShape.load(ROOT / "tests" / "fixtures" / "configs" / "smollm2-135m.json")
+    recipe = TrainingRecipe.model_validate({"name": "x", "lora": {"r": 8, "targets": ["q_proj"]}})
+
+    def memory(device, **changes):
+        load = Load("grpo", 1, 1000, 10, padded=False, **changes)
+        return peak(shape, recipe, [load], device=device)
+
+    plain = memory(device=True).activations
+    assert memory(device=True, shared=True).activations == plain
+    repeated = 30 * 1000 * 4 * 2 * (576 - 192)
+    assert memory(device=False, shared=True).activations == plain + repeated + 1000 * 1000 * 4
+    # The log-probabilities of trees are the product's own kernel's, not TRL's.
+    assert memory(device=False, shared=True).logits == 10 * 49_152 * 4 + 10 * 576 * 2 * 4
 
 
 def test_shorter_prompts_shrink_a_row():

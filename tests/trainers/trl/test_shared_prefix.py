@@ -92,6 +92,7 @@ def test_every_row_is_in_one_tree_and_trees_keep_to_the_limit():
         trees = shared(ROWS * 2, limit)
         assert sorted(item.row for of in trees for item in of.items) == list(range(10))
         assert all(len(of.tree) <= limit or len(of.items) == 1 for of in trees)
+    assert [len(of.tree) for of in shared(limit=12)] == [len(of.tree) for of in shared()]
     # A multiplicity costs nothing.
     assert sum(len(of.tree) for of in shared(ROWS * 2)) == 17
 
@@ -144,6 +145,14 @@ def random_trees(seed, count=3, rows=12):
     return [Tree([row() for _ in range(rows)]) for _ in range(count)]
 
 
+def test_a_packed_row_has_whole_blocks_and_at_least_two():
+    """torch compiles a row of one block by itself."""
+    for answer, width in ((9, 2), (2 * BLOCK - 1, 2), (2 * BLOCK, 3), (3 * BLOCK, 4)):
+        layout = Layout([Tree([Row([1], [2] * answer)])], 0, packed=True)
+        assert layout.ids.shape[-1] in (width * BLOCK, (width - 1) * BLOCK)
+        assert layout.ids.shape[-1] >= 2 * BLOCK
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_masks_show_the_path_and_nothing_else(packed):
     for trees in ([of.tree for of in shared()], random_trees(1), random_trees(2)):
@@ -164,15 +173,16 @@ def test_masks_show_the_path_and_nothing_else(packed):
 
 
 def test_blocks_cover_what_is_seen_and_full_ones_hold_nothing_else():
-    for seed in range(6):
-        layout = Layout(random_trees(seed, rows=8 * (seed + 1)), 0, packed=True)
+    whole = [Tree([Row([1], [2] * 3 * BLOCK)])]  # ends with a block
+    for trees in (whole, *(random_trees(seed, rows=8 * (seed + 1)) for seed in range(6))):
+        layout = Layout(trees, 0, packed=True)
         mask, seen = block_mask(layout.ends, "cpu"), visible(layout.ends)[0]
         tiles = seen.unfold(0, BLOCK, BLOCK).unfold(1, BLOCK, BLOCK).flatten(2)
         full = taken(mask.full_kv_num_blocks, mask.full_kv_indices)
         part = taken(mask.kv_num_blocks, mask.kv_indices)
         assert not (full & part).any()
         assert torch.equal(full | part, tiles.any(-1))
-        assert tiles.all(-1)[full].all()
+        assert torch.equal(full, tiles.all(-1))
 
 
 def taken(counts, indices):
@@ -256,6 +266,32 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
     assert why_not(student(gpt2.eval()), recipe) is None
 
 
+def test_a_probe_leaves_the_model_as_it_was():
+    recipe = tiny_recipe("toy")
+    trained = llama(torch.float32).train()
+    assert why_not(student(trained), recipe) is None
+    assert trained.training
+    # Also where a module refuses the mask while it is wide.
+    narrow = llama(torch.bfloat16)
+    before = {name: p.clone() for name, p in narrow.named_parameters()}
+
+    def refuse(_):
+        raise ValueError("no")
+
+    narrow.model.layers[1].mlp.down_proj.forward = refuse
+    assert why_not(student(narrow), recipe) == "model llama does not take a block mask (no)"
+    assert {p.dtype for p in narrow.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(before[name], p) for name, p in narrow.named_parameters())
+
+
+def test_states_know_a_gradient_that_is_not_finite():
+    states = SharedStates(student(llama()), shared())
+    assert states.finite()
+    (piece, *_) = states.logps(ROWS)
+    (piece.sum() * torch.inf).backward()
+    assert not states.finite()
+
+
 def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     told = Policy(llama(torch.float32), pad=0, device="cuda")
     recipe = tiny_recipe("toy")
@@ -264,6 +300,7 @@ def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     assert said is not None
     assert "no module triton" in said
     assert "set attention: eager" in said
+    assert not told.packed
     told.packed = True
     with tree_attention(told):
         assert told.model.config._attn_implementation == NAME

@@ -12,6 +12,7 @@ from composer_pipeline.training.plan import (
     RowSize,
     assumed_rows,
     kept_by_layer,
+    kept_on_disk,
     loads_of,
     peak,
     require_fit,
@@ -66,6 +67,57 @@ def test_a_layer_keeps_what_autograd_saved(smollm2, fields, padded, counted):
     load = Load("sft", 2 if padded else 1, 256, 10, padded)
     kept = smollm2.layers * kept_by_layer(smollm2, recipe_of(**fields), load) / load.tokens
     assert kept == pytest.approx(counted, rel=0.001)
+
+
+def saved(kind, layers, attention, tokens):
+    """Return the bytes that autograd saves of a small model's states, without its parameters."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        kind, vocab_size=96, hidden_size=48, intermediate_size=80, num_hidden_layers=layers,
+        num_attention_heads=6, num_key_value_heads=2, head_dim=8, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    own, sizes, held = {p.data_ptr() for p in model.parameters()}, {}, []
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        held.append(tensor)  # or its place would be given to another
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.model(torch.ones(1, tokens, dtype=torch.long), use_cache=False)
+    return sum(sizes.values()), config
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_a_layer_of_each_family_keeps_what_autograd_saves(kind, tmp_path):
+    """With `sdpa`; of `eager` the plan counts a quarter more than autograd keeps."""
+    (two, config), (one, _) = (saved(kind, n, "sdpa", 64) for n in (2, 1))
+    config.save_pretrained(tmp_path)
+    recipe = recipe_of(lora={"r": 0})
+    kept = kept_by_layer(ModelShape.load(tmp_path), recipe, Load("sft", 1, 64, 9, padded=False))
+    assert kept == pytest.approx(two - one, rel=0.01)
+
+
+def test_sampling_holds_keys_and_values_of_all_layers(smollm2):
+    load = [Load("grpo", 4, 1000, 4, padded=True, cache=True)]
+    half = peak(smollm2, recipe_of(dtype="bf16"), load, device=True)
+    assert half.passing == 4000 * 30 * 2 * (3 * 64) * 2
+    assert (half.activations, half.logits) == (0, 4 * 49_152 * 4 * 3)
+
+
+def test_a_checkpoint_holds_parameters_moments_and_an_averaged_teacher(smollm2):
+    trained = smollm2.trained(recipe_of())
+    assert kept_on_disk(smollm2, recipe_of()) == (4 + 8) * trained
+    averaged = recipe_of(channels={"sdpo": {"teacher": "ema"}}, optimizer="sgd")
+    assert kept_on_disk(smollm2, averaged) == (4 + 0 + 4) * trained
+    idle = recipe_of(channels={"sdpo": {"teacher": "ema", "weight": 0}})
+    assert kept_on_disk(smollm2, idle) == (4 + 8) * trained
 
 
 def test_checkpointing_keeps_a_layers_input_and_one_layer(smollm2):

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
+from composer_pipeline.training.rows import TrainingData
 from tests.trainers.trl import oracle
 from tests.trainers.trl.toy import random_rows
 from trainers.trl import base_pass
@@ -91,14 +92,15 @@ def test_a_killed_pass_goes_on_from_its_parts(policy, tmp_path):
 
 
 def test_the_pass_takes_the_threads_of_replicas_that_wait(policy, tmp_path, monkeypatch):
-    how, taken = recipe(threads=1, diloco={"replicas": 3, "rounds": 1, "inner_steps": 2}), []
+    how = recipe(threads=1, diloco={"replicas": 3, "rounds": 1, "inner_steps": 2})
+    taken: list[int] = []
     monkeypatch.setattr(type(how), "threads_alone", property(lambda _: 3))
     (tmp_path / "recipe.yaml").write_text(how.model_dump_json())
     monkeypatch.setattr(torch, "set_num_threads", taken.append)
     for name in ("resolve_model", "load_tokenizer"):
         monkeypatch.setattr(base_pass, name, lambda given: given)
     monkeypatch.setattr(base_pass, "base_policy", lambda *_: policy)
-    monkeypatch.setattr(base_pass.TrainingData, "load", lambda _: DATA)
+    monkeypatch.setattr(TrainingData, "load", lambda _: DATA)
     base_pass._run([tmp_path])
     assert taken == [3]
 

@@ -120,3 +120,11 @@ def test_a_probe_that_finds_the_device_full_says_so(data, tiny_model, monkeypatc
     monkeypatch.setattr(base_pass, "base_policy", full)
     with pytest.raises(ComposerError, match=r"^the probe ran out of device memory"):
         plan.probe(tiny_recipe(tiny_model), data, tiny_model)
+
+
+def test_an_adapter_is_as_the_recipe_says():
+    recipe = tiny_recipe("toy", lora={"r": 4, "alpha": 12, "targets": ["q_proj"]})
+    made = policy.lora_config(recipe)
+    assert (made.r, made.lora_alpha, made.lora_dropout) == (4, 12, 0.0)
+    assert set(made.target_modules) == {"q_proj"}
+    assert policy.lora_config(tiny_recipe("toy", lora={"r": 0})) is None

@@ -16,7 +16,7 @@ PROMISED = {
     "own_sessions_to_pairs": [
         r"states: 198\n", r"worst case: \d+\.\d+ USD \(simulated\)",
         r"replies: \d+ for 0\.\d+ USD \(simulated\)", r"hints: 32\n",
-        r"pairs: \d+ \{'gold': \d+", r"one of them: The teachers agreed with each other",
+        r"pairs: \d+ \{.*'gold': \d+", r"one of them: The teachers agreed with each other",
     ],
     "own_trace_source": [
         r"Read +after 1 messages; hint: File does not exist\. Did you mean cart\.ts\?\n"

@@ -43,6 +43,7 @@ from composer_pipeline.lake.parquet import table_from_rows  # noqa: E402
 from composer_pipeline.lake.schema import TABLES  # noqa: E402
 from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.maintenance.forget import withdraw  # noqa: E402
+from composer_pipeline.preferences.rules import GATES, PreferenceRules
 from composer_pipeline.publishing.commit import commit_files, purge  # noqa: E402
 from composer_pipeline.publishing.hub import (  # noqa: E402
     Content,
@@ -137,7 +138,7 @@ def with_the_commands(source: Path, folder: Path) -> dict[str, Any]:
     """Publish a copy of a lake, withdraw a session of it, publish again; return the bytes."""
     shutil.copytree(source, folder / "lake")
     lake = Lake(folder / "lake")
-    build_dataset(lake)
+    build_dataset(lake, rules=PreferenceRules(accept=GATES))
     pairs = Counter(row["session_id"] for row in lake.rows(TABLE, columns=["session_id"]))
     session = sorted(pairs, key=lambda name: (pairs[name], name))[len(pairs) // 2]
     with LoopbackHub(xet=folder / "xet") as hub:
@@ -150,7 +151,7 @@ def with_the_commands(source: Path, folder: Path) -> dict[str, Any]:
 
         first, before = publication()
         withdraw(lake, session=session)
-        build_dataset(lake)
+        build_dataset(lake, rules=PreferenceRules(accept=GATES))
         began = time.monotonic()
         second, after = publication()
     return {

@@ -63,6 +63,11 @@ class JudgeRule(_Model):
     max_usd: Annotated[Decimal, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 
 
+#: What refuses a dataset; of a made-up world, whose sides are few, a proof accepts all.
+Gate = Literal["style", "lengths", "variety", "anywhere", "checks"]
+GATES: list[Gate] = ["style", "lengths", "variety", "anywhere", "checks"]
+
+
 class PreferenceRules(_Model):
     """A preference recipe: which pairs are kept, and the bounds of their checks."""
 
@@ -74,7 +79,7 @@ class PreferenceRules(_Model):
     separability: Separability = Separability()
     near_duplicates: NearDuplicates = NearDuplicates()
     semantic_judge: JudgeRule | None = None
-    accept: list[Literal["style", "lengths", "variety", "anywhere", "checks"]] = []
+    accept: list[Gate] = []
 
     @staticmethod
     def load(path: str | Path) -> "PreferenceRules":

@@ -36,6 +36,7 @@ from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.files import replace
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.rules import GATES, PreferenceRules
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -152,7 +153,8 @@ def lake_of(folder: Path, sessions: Sequence[Path]) -> Lake:
         build_hints(lake)
         build_pairs(lake)  # of the agent against itself: nobody was asked
         normalize(lake, recipes_dir() / "normalize" / "default.yaml")
-        build_dataset(lake, validation_share=0.0)  # the folds are the split
+        rules = PreferenceRules(accept=GATES)  # the placebo tells whether the pairs teach
+        build_dataset(lake, validation_share=0.0, rules=rules)  # the folds are the split
         replace(scratch / SESSIONS, json.dumps(named))
         scratch.replace(folder)
     return Lake(str(folder))

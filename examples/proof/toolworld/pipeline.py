@@ -16,7 +16,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization.stage import normalize
 from composer_pipeline.preferences.hints import build_hints
 from composer_pipeline.preferences.pairs import build_pairs
-from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.preferences.rules import GATES, PreferenceRules
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.run import replay
@@ -93,7 +93,7 @@ def make_dataset(plan: Plan, folder: Path) -> Made:
     build_hints(lake)
     build_pairs(lake, rules=PreferenceRules(own_pairs=False))  # the arms compare teachers' pairs
     normalize(lake, recipes_dir() / "normalize" / "default.yaml")
-    build_dataset(lake, validation_share=0.0)
+    build_dataset(lake, validation_share=0.0, rules=PreferenceRules(accept=GATES))
     return Made(lake, written, answers, tuple(asked), report.spent_usd)
 
 

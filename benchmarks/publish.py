@@ -39,7 +39,7 @@ from composer_pipeline.lake.schema import TABLES  # noqa: E402
 from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.preferences.hints import build_hints  # noqa: E402
 from composer_pipeline.preferences.pairs import build_pairs  # noqa: E402
-from composer_pipeline.preferences.rules import GATES, PreferenceRules
+from composer_pipeline.preferences.rules import GATES, PreferenceRules  # noqa: E402
 from composer_pipeline.publishing.publish import publish  # noqa: E402
 from composer_pipeline.states.load import load_states  # noqa: E402
 from composer_pipeline.testing.hub.server import LoopbackHub  # noqa: E402

@@ -43,7 +43,7 @@ from composer_pipeline.lake.parquet import table_from_rows  # noqa: E402
 from composer_pipeline.lake.schema import TABLES  # noqa: E402
 from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.maintenance.forget import withdraw  # noqa: E402
-from composer_pipeline.preferences.rules import GATES, PreferenceRules
+from composer_pipeline.preferences.rules import GATES, PreferenceRules  # noqa: E402
 from composer_pipeline.publishing.commit import commit_files, purge  # noqa: E402
 from composer_pipeline.publishing.hub import (  # noqa: E402
     Content,

@@ -43,7 +43,7 @@ def test_every_command_of_the_guide_runs(tmp_path: Path) -> None:
     (run,) = (tmp_path / "build" / "practice" / "runs").glob("*/checkpoint/..")
     assert (run / "checkpoint" / "adapter_model.safetensors").is_file()
     assert (run / "evaluation.json").is_file()
-    assert {file.name for file in (tmp_path / "build/practice/kto").iterdir()} == {
+    assert {file.name for file in (tmp_path / "build/kto").iterdir()} == {
         "train.parquet", "validation.parquet",
     }  # fmt: skip
     assert "must-not-be-passed-on" not in done.stdout + done.stderr

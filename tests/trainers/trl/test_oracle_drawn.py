@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -59,17 +59,21 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
     "multiplied": ("cohere", {"logit_scale": 0.6}),
     "divided": ("granite", {"logits_scaling": 1.7, "attention_multiplier": 0.35}),
-    "capped": ("gemma2", {"final_logit_softcapping": 3.0, "attn_logit_softcapping": None,
-                          "head_dim": 8, "query_pre_attn_scalar": 8}),
+    "capped": ("gemma3_text", {"final_logit_softcapping": 3.0, "head_dim": 8,
+                               "query_pre_attn_scalar": 8}),
 }  # fmt: skip
 
 
 def base_model(head):
-    """Return a random model with one of the :data:`HEADS`."""
+    """Return a random model with one of the :data:`HEADS`.
+
+    Transformers' eager attention, Gemma 2's only one, takes its softmax in float32, where
+    float64's mask of a padded row is −inf and the result NaN.
+    """
     kind, fields = HEADS[head]
     torch.manual_seed(3)
     config = AutoConfig.for_model(kind, **SIZES, **fields)
-    return AutoModelForCausalLM.from_config(config).double().eval()
+    return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double().eval()
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +89,7 @@ def check(tmp_path_factory):
             for parameter in trainer.policy.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))
         loss = float(trainer.training_step(trainer.model, {}).detach())
+        assert not trainer._dropped
         found = oracle.gradient(trainer.policy.model)
         wanted, right = oracle.step(trainer, data, None if recipe.lora.r else copy.deepcopy(base))
         scale = max(float(right.norm()), 1e-6)
@@ -176,5 +181,11 @@ def test_a_drawn_step_is_that_of_the_formulas(check, recipe, head):
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(recipe=recipes(), head=st.sampled_from(sorted(HEADS)))
+@example(
+    recipe=tiny_recipe(
+        "toy", shared_prefix="off", channels={"sdpo": {"weight": 0}, "sft": {"weight": 0}}
+    ),
+    head="capped",
+)
 def test_many_drawn_steps_are_those_of_the_formulas(check, recipe, head):
     check(recipe, head)

@@ -110,7 +110,7 @@ class ContentStore:
         self._held = 0
         self._waiting: list[bytes] = []  # the last pieces, not yet redacted
         self._waiting_size = 0
-        self._ends = array("Q")
+        self._starts, self._ends = array("Q"), array("Q")
         self._file: IO[bytes] | None = None
         self._stale = 0
 
@@ -171,7 +171,7 @@ class ContentStore:
             data = self._pieces[at]
         else:
             assert self._file is not None
-            start = self._ends[number - 1] if number else 0
+            start = self._starts[number]
             data = os.pread(self._file.fileno(), self._ends[number] - start, start)
         if number < self._stale and self.redactor is not None:
             if number not in self._encoded and not any(n in data for n in self._needles):
@@ -191,16 +191,16 @@ class ContentStore:
         """Return the redacted JSON of a value that is not stored."""
         return data if self.redactor is None else self.redactor([data], self.names)[0].data
 
-    def spill(self) -> None:
-        """Move the pieces from memory to disk."""
+    def spill(self, shared: IO[bytes] | None = None) -> None:
+        """Move the pieces from memory to disk: to a file that other stores share, or to its own."""
         self._settle()
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="composer-pipeline-")  # noqa: SIM115
-        end = self._ends[-1] if self._ends else 0
-        self._file.seek(end)
+            self._file = shared or tempfile.TemporaryFile(prefix="composer-pipeline-")  # noqa: SIM115
+        end = self._file.seek(0, os.SEEK_END)
         self._file.writelines(self._pieces)
         self._file.flush()
         for piece in self._pieces:
+            self._starts.append(end)
             end += len(piece)
             self._ends.append(end)
         self._pieces = []

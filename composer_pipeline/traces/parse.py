@@ -7,6 +7,7 @@ parsing again writes the same bytes.
 import gc
 import hashlib
 import io
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -91,11 +92,13 @@ def _parse_session(
 ) -> Iterator[list[Extracted]]:
     """Yield the rows of each archived file of a session; what one reveals, all of them hide."""
     read = []
+    # One file for all: a session may have more subagents than a process may open files.
+    spilled = tempfile.TemporaryFile(prefix="composer-pipeline-")  # noqa: SIM115
     for row in rows:
         with open_archived(lake, row) as lines:
             found = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
         if len(rows) > 1:
-            found[0].contents.spill()
+            found[0].contents.spill(spilled)
         read.append(found)
     secret = {item for trajectory, _, _ in read for item in trajectory.contents.found}
     known = known_values(secret)

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -65,7 +65,7 @@ class JudgeRule(_Model):
 
 #: What refuses a dataset; of a made-up world, whose sides are few, a proof accepts all.
 Gate = Literal["style", "lengths", "variety", "anywhere", "checks"]
-GATES: list[Gate] = ["style", "lengths", "variety", "anywhere", "checks"]
+GATES: list[Gate] = list(get_args(Gate))
 
 
 class PreferenceRules(_Model):

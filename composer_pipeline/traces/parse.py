@@ -93,11 +93,11 @@ def _parse_session(
     """Yield the rows of each archived file of a session; what one reveals, all of them hide."""
     read = []
     # One file for all: a session may have more subagents than a process may open files.
-    spilled = tempfile.TemporaryFile(prefix="composer-pipeline-")  # noqa: SIM115
+    spilled = tempfile.TemporaryFile(prefix="composer-pipeline-") if len(rows) > 1 else None  # noqa: SIM115
     for row in rows:
         with open_archived(lake, row) as lines:
             found = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
-        if len(rows) > 1:
+        if spilled is not None:
             found[0].contents.spill(spilled)
         read.append(found)
     secret = {item for trajectory, _, _ in read for item in trajectory.contents.found}

@@ -1,6 +1,9 @@
 """Subagents whose records a main file embeds: trajectories of their own, linked to their call."""
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +196,29 @@ def test_a_subagent_with_a_file_of_its_own_is_linked_by_its_prompt(
     ingested(lake, projects)
     calls = {row["agent_id"]: row["parent_call"] for row in lake.rows("sessions")}
     assert calls == {"": None, "a1": "t2", "a2": "t1", "a3": None}
+
+
+def test_more_subagents_than_a_process_may_open_files(
+    lake: Lake, projects: Path, script: Any
+) -> None:
+    """Each has its own text in its state."""
+    s = script()
+    s.user("go")
+    s.block("m1", DONE)
+    s.write(projects)
+    for number in range(150):
+        own, fields = script(), {"isSidechain": True, "agentId": f"a{number}"}
+        own.user(f"task {number}.", **fields)
+        own.block(f"sub-{number}", DONE, **fields)
+        own.write(projects / "s1" / "subagents", f"agent-a{number}.jsonl")
+    done = subprocess.run(
+        [sys.executable, "-m", "composer_pipeline.cli", "ingest", projects, "--lake", lake.url],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    asked = {
+        state.agent_id: json.dumps(state.messages) for state in load_states(lake) if state.agent_id
+    }
+    assert len(asked) == 150
+    assert all(f"task {agent[1:]}." in text for agent, text in asked.items())

@@ -183,7 +183,9 @@ def test_a_drawn_step_is_that_of_the_formulas(check, recipe, head):
 @given(recipe=recipes(), head=st.sampled_from(sorted(HEADS)))
 @example(
     recipe=tiny_recipe(
-        "toy", shared_prefix="off", channels={"sdpo": {"weight": 0}, "sft": {"weight": 0}}
+        "toy",
+        shared_prefix="off",
+        channels={"grpo": {"groups_per_step": 2}, "sdpo": {"weight": 0}, "sft": {"weight": 0}},
     ),
     head="capped",
 )

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from composer_pipeline.redaction.finders import Finder, ascii_lower
-from composer_pipeline.redaction.secrets import Finding, entropy, is_given_secret
+from composer_pipeline.redaction.secrets import Finding, entropy, is_given_secret, listed
 
 _WORD = re.compile(r"(?:\\[nrt])?([A-Za-z]+)")
 _BETWEEN = re.compile(r"(?:\\[nrt]|[\s,.)|\"'\\*\d-])+")
@@ -21,8 +21,8 @@ _BETWEEN = re.compile(r"(?:\\[nrt]|[\s,.)|\"'\\*\d-])+")
 
 @cache
 def _words() -> dict[str, int]:
-    listed = Path(__file__).with_name("bip39.txt").read_text("utf-8").split()
-    return {word: number for number, word in enumerate(listed)}
+    words = Path(__file__).with_name("bip39.txt").read_text("utf-8").split()
+    return {word: number for number, word in enumerate(words)}
 
 
 def find_phrases(text: str) -> Iterator[Finding]:
@@ -32,8 +32,8 @@ def find_phrases(text: str) -> Iterator[Finding]:
         return
     run: list[tuple[int, int]] = []
     for start, end in (*(m.span(1) for m in _WORD.finditer(text)), (0, 0)):
-        listed = text[start:end] in _words()
-        if listed and (not run or _BETWEEN.fullmatch(text, run[-1][1], start)):
+        known = text[start:end] in _words()
+        if known and (not run or _BETWEEN.fullmatch(text, run[-1][1], start)):
             run.append((start, end))
             continue
         at = 0
@@ -47,7 +47,7 @@ def find_phrases(text: str) -> Iterator[Finding]:
                     yield Finding(begin, stop, "MNEMONIC", value)
                     begin = -1
             at += len(phrase) or 1
-        run = [(start, end)] if listed else []
+        run = [(start, end)] if known else []
 
 
 def _is_phrase(words: list[str]) -> bool:
@@ -90,7 +90,7 @@ def find_recovery_codes(text: str) -> Iterator[Finding]:
 _GROUPED = tuple(
     (re.compile(rf"(?i){near}"), re.compile(rf"(?<![\w-])(?:{value})(?![\w-])"))
     for near, value in (
-        ("(?:recovery|backup|rescue|scratch|emergency|wiederherstellungs)[ -]?codes?|2fa recovery|// recovery|(?:works?|used?) (?:only )?once", r"(?=[a-z0-9]{4,6}-)(?=[a-z-]{0,12}[0-9])(?=[0-9-]{0,12}[a-z])[a-z0-9]{4,6}-[a-z0-9]{4,6}"),
+        ("(?:recovery|backup|rescue|scratch|emergency|wiederherstellungs)[ -]?codes?|2fa recovery|// recovery|(?:works?|used?) (?:only )?once", r"(?=[a-z0-9]{4,6}-)(?:(?<=code )|(?=[a-z-]{0,12}[0-9]))(?=[0-9-]{0,12}[a-z])[a-z0-9]{4,6}-[a-z0-9]{4,6}"),
         ("bitlocker|manage-bde|numerical password|recoverypassword", r"(?:\d{6}-){7}\d{6}"),
         ("filevault|fdesetup|recovery|wiederherstellung|unlock|laptop locked|licen[cs]|activat|product ?key|serial|seat|slmgr|registr", r"(?:[A-Z0-9]{4,5}-){4,7}[A-Z0-9]{4,5}"),
         ("pairing|commission(?:ing|er)|setup ?code|setup ?qr|homekit", r"\d{4}-\d{3}-\d{4}|\d{3}-\d\d-\d{3}|MT:[A-Z0-9.-]{19,}"),
@@ -117,7 +117,8 @@ def find_grouped(text: str) -> Iterator[Finding]:
             spans.append([begin, end])
     for (near, value), (begin, end) in product(_GROUPED, spans):
         for match in value.finditer(text, begin, end):
-            if len(set(match[0])) < 6 or re.fullmatch(r"[X -]+|20\d\d-.*", match[0]):
+            words = not listed("words.txt").isdisjoint(match[0].split("-"))
+            if words or len(set(match[0])) < 6 or re.fullmatch(r"[X -]+|20\d\d-.*", match[0]):
                 continue
             if near.search(text, max(0, match.start() - _AROUND), match.end() + _AROUND):
                 found[match.start()] = Finding(*match.span(), "RECOVERY_CODE")

@@ -170,8 +170,8 @@ _MACHINE_NAME = re.compile(
 )
 #: Logins that applications and their containers use.
 _APPLICATION = re.compile(
-    r"(?i)(?:app|svc|service|server|web|www|db|sql|bot|worker|next|node|java|python|runner|user|admin|group|deploy\w*|system\w*|data|backend|frontend"
-    r"|prod|staging|dev|owner|test|demo|docker|container|http|api|job|cron)(?:js|s|\d+)?(?:$|[-_.])"
+    r"(?i)(?:(?:^|[-_.])(?:my|the|app|svc|service|server|web|www|db|sql|bot|worker|next|node|java|python|runner|user|admin|group|deploy\w*|system\w*|data|back|front|end"
+    r"|prod|staging|dev|owner|test|demo|docker|container|http|api|job|cron)+|service|server|runner|user|admin|group|docker|container)(?:js|s|\d+)?(?:$|[-_.])"
 )
 _LOGIN = r"[A-Za-z_][A-Za-z0-9_.-]*[A-Za-z0-9_]"
 _PARTICLES = frozenset(("van", "von", "der", "den", "de", "di", "da", "del", "la", "le", "du", "dos", "ten", "ter", "zu", "bin", "al", "el", "y"))

@@ -177,9 +177,10 @@ Rule = Callable[[str, Replacer], str]
 NamedRule = tuple[str, Rule]
 
 
+_CROSSES = "x{6}|(?<![a-z0-9])xxxx|xxxx(?![a-z0-9])"
 #: Words of examples and of values that are hidden already.
 EXAMPLE = re.compile(
-    r"(?i)example|placeholder|your[_-]|xxxx|redacted|0000000000|\*\*\*|4eC39HqLyjWDarjtT1zdp7dc"
+    rf"(?i)example|placeholder|your[_-]|{_CROSSES}|redacted|0000000000|\*\*\*|4eC39HqLyjWDarjtT1zdp7dc"
 )
 #: What manuals and development set-ups write where a password goes.
 DUMMY_PASSWORDS = frozenset(
@@ -194,7 +195,7 @@ DUMMY_PASSWORDS = frozenset(
 )
 _PLACEHOLDER_WORDS = re.compile(
     r"(?i)(?<![a-z0-9])(?:your|dummy|insert|replace|todo(?![a-z0-9]))|example|placeholder|change_?(?:me|it)\b"
-    r"|redacted|xxxx|\*\*\*|\.\.\.|\[(?:secret|email|host|account|name|phone|national_id|card|iban)_"
+    rf"|redacted|{_CROSSES}|\*\*\*|\.\.\.|\[(?:secret|email|host|account|name|phone|national_id|card|iban)_"
     r"|my[-_](?:secret|token|key|pass)|(?:^|[-_])(?:fake|mock|sample)(?:[-_]|$)|unique phrase"
 )
 # Words and small numbers: `password-input-2`, `correct-horse-42`, `hunter22`.

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 import urllib.parse
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ RULES = dict(compiled_rules().rows)
 def leaked(value: Any, planted: Planted) -> bool:
     """Whether the secret can be read in what redaction left."""
     text = json.dumps(value, ensure_ascii=False).replace("\\n", "").replace("\n", "")
+    text = re.sub(r"_[0-9a-f]{4}\]", "]", text)  # a placeholder's digits can be those of a PIN
     secret = planted.secret.replace("\n", "")
     # Of a secret that a line break splits, the second half is on a line of its own.
     half = secret[len(secret) // 2 :]

@@ -319,7 +319,10 @@ def session_rows(
         if name in worked:
             yield "dataset_successes", {**base, **own}
         if name in spans:
-            yield "dataset_hints", {**base, **own, **_hint(day.hints[name], recovered.get(name))}
+            yield (
+                "dataset_hints",
+                {**base, **own, **_hint(day.hints[name], _better(state, recovered.get(name)))},
+            )
 
 
 def _own_successes(states: Iterable[TraceState], decided: Collection[str]) -> list[TraceState]:
@@ -343,12 +346,19 @@ def _tool_texts(toolset: Toolset, kept: dict[str, list[str]]) -> list[str]:
     return kept[toolset.digest]
 
 
-def _hint(hint: Row, recovered: Recovery | None) -> Row:
+def _better(state: TraceState, recovered: Recovery | None) -> Action | None:
+    """Return what the session shows to be right: the edit as it was fixed, or the later call."""
+    if state.fixed_action is not None:
+        return Action.from_json(state.fixed_action)
+    return recovered.action if recovered is not None else None
+
+
+def _hint(hint: Row, better: Action | None) -> Row:
     return {
         "hint": hint["text"],
         "source": hint["source"],
         "span_call": hint["span_call"],
-        "recovery": [action_message(recovered.action)] if recovered is not None else None,
+        "recovery": [action_message(better)] if better is not None else None,
     }
 
 

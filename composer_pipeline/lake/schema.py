@@ -338,8 +338,8 @@ DATASET_HINTS = _dataset(
         "span_call": (INT32, "index of the call it is about; -1 is the whole action"),
         "recovery": (
             JSON_LIST,
-            "one assistant message: the agent's own later call that worked in its place;"
-            " null where none was found",
+            "one assistant message: the agent's own later call that worked in its place, or"
+            " the edit with its later fix folded in; null where the session shows neither",
         ),
         **_IDS,
     },

@@ -26,7 +26,7 @@ from composer_pipeline.redaction.tokens import surprise
 
 # Paths, hosts, versions, algorithms, calls, names of variables, public keys, what fixtures say.
 _PUBLIC = re.compile(
-    r"[./~$%@<{(\[*^-].*|.*://.*|.*\\.*|[\w.+-]+@[\w-]+\.[\w.-]+|[vV]?\d+(?:[.:_-][\w+]+)*|#[0-9a-fA-F]+|pk_.*|(?:ssh|ecdsa)-.*"
+    r"\+?[./~$%@<{(\[*^-].*|.*://.*|.*\\.*|[\w.+-]+@[\w-]+\.[\w.-]+|[vV]?\d+(?:[.:_-][\w+]+)*|#[0-9a-fA-F]+|pk_.*|(?:ssh|ecdsa)-.*"
     r"|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.[a-z]{2,12}(?:[:/].*)?|[a-z_]+(?:\.[a-z0-9_]+)+[.:]?|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+"
     r"|[A-Za-z_][\w.]*[(\[].*|(?i:(?:sha|md|aes|[hrep]s|utf|base|ed|x)-?\d+(?:[-_:].*)?"
     r"|(?:pass(?:word|wd)?|secret|test(?:ing|er)?|admin|token|user|foo|bar|demo|guest|sample|alice|bob|hunter|qwerty|welcome)[_-]?\d{0,4}!?)"
@@ -47,7 +47,8 @@ def is_likely(value: str, place: str = "") -> bool:
     """Judge a value by what it is: random, or no plain word where a ``place`` tells of a secret."""
     if not is_given_secret(value, 6) or value.upper() == value.lower() or _PUBLIC.fullmatch(value):
         return False
-    slug, unlike = _is_slug(value), _surprise(value) >= 6
+    slug = _is_slug(value)
+    unlike = re.search("[0-9]", value) is not None and _surprise(value) >= 6
     if _PASSWORD.search(place):
         plain = slug and value.islower() and not value.isalnum()
         signs = _SIGN if plain else f"[0-9]|{_SIGN}"

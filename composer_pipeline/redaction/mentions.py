@@ -48,7 +48,7 @@ _ROLES = (r"assignee|assigned[ ]to|reporter|reported[ ]by|author|owner|creator|c
 _COLUMNS = rf"{_ROLES}|(?:full|display|real|user|customer)?[ _]?name|customer|member|student|patient"
 _ASKED = r"(?:ping|/?cc|thanks(?: to)?|thank you|thx|hey|hi|hello|ask|asked|assign(?:ed)?(?: to)?|review(?:ed)?(?: from| by)?|reviewer|credit to|kudos to|waiting on|waiting for)"
 _TALK = r"[,:]? (?:can|could|would|please|do|did|what|why|how|any|i|you|thanks|ptal|lgtm|wdyt)"
-_ON_BRANCH = (r"(?:refs/heads/|wip on |← \(|pull request #\d+ from [a-z0-9_.-]+/|remotes/origin/|[^a-z0-9./_-]origin/|/compare/(?:[^\s\"/]*\.\.\.)?|/tree/|new branch\] +|-> +users/|on (?:a )?branch [\"'`]?|branch:? [\\\"'`]*|HEAD -> |--show-current *\s|--(?:head|base) "
+_ON_BRANCH = (r"(?:refs/heads/|wip on |← \(|pull request #\d+ from [a-z0-9_.-]+/|remotes/origin/|[^a-z0-9./_-]origin/|/compare/(?:[^\s\"/]*\.\.\.)?|/tree/|new branch\] +(?:\S+ +-> +)?|-> +users/|on (?:a )?branch [\"'`]?|branch:? [\\\"'`]*|HEAD -> |--show-current *\s|--(?:head|base) "
               r"|(?:checkout|switch) (?:-[bc] )?|branch -\w |push (?:-[a-z-]+ ){0,3}origin |(?:headRefName|branch|head_branch|gitBranch)\\*\": ?\\*\"| -b )")
 _SAYS = r"(?:from|says|said|asked|asks|wants|wanted|wrote|reported|told|thinks|needs|mentioned|found|noticed|complained|sent|aus|vom|sagt|fragt|meint)"
 
@@ -137,6 +137,12 @@ def _is_login(name: str) -> bool:
     return _is_person(name) and ("-" in name or _is_given(name))
 
 
+def _is_owner(name: str) -> bool:
+    """Judge the owner of a fork or what stands beside it: an organisation may stand there too."""
+    rare = "-" in name and listed("words.txt").isdisjoint(name.lower().split("-"))
+    return _is_telling(name) or (rare and _is_person(name))
+
+
 def _is_unusual(name: str) -> bool:
     """Judge a name behind a title, where a family name may stand alone."""
     return _is_telling(name) or (_is_person(name) and folded(name) not in listed("words.txt"))
@@ -159,6 +165,8 @@ def _owns_device(name: str) -> bool:
 
 #: Name, literals, pattern with groups ``name``, judge, gate.
 _ROWS: tuple[tuple[str, tuple[str, ...], str, Callable[[str], bool], str], ...] = (
+    ("merged", ("request #", "ed by "), rf"pull request #\d+ from (?P<name>{_LOGIN})/|(?i:{_DONE}) by @?(?P<login>{_LOGIN}) \((?P<full>{_FULL})\)", _is_owner,
+     rf"pull request #\d+ from [a-z0-9_.-]+/|(?:{_DONE}) by @?[a-z0-9_.-]+ \({_UP}"),
     ("trailer", ("-by:", "-queue:", "-submit:"),
      rf"{_START}(?:[A-Z][a-z]+(?:-[a-z]+)*-(?<!enerated-)(?<!owered-)by|Commit-Queue|Auto-Submit):[ \t]+(?P<name>{_FULL}|{_LOGIN}){_END}", _is_person, ""),
     ("porcelain", ("author-", "committer-"), rf"{_START}(?:author|committer)[ ](?P<name>[^\n<>]{{2,60}}?)(?=(?:\r?\n|\\n)(?:author|committer)-)", _is_person,

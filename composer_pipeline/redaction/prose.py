@@ -106,7 +106,7 @@ _LOGIN: tuple[_Row, ...] = (
     ),
 )
 _PIN: tuple[_Row, ...] = (
-    (rf"(?:[- ]?(?:code|number))?{_ABOUT}(?:{_VERB}|{_SIGN}|(?-i:(?<=PIN)) | takes )(?P<q>\\*[\"'`]|\*\*)?(?P<bare>\d{{4,8}})(?![\w-]|\.\d|%)", bool, bool),
+    (rf"(?:[- ]?(?:code|number))?{_ABOUT}(?:{_VERB}|{_SIGN}|(?-i:(?<=PIN)) | takes | required[^\n\d]{{0,20}}\n?[^\n\d]{{0,12}}\bit's )(?P<q>\\*[\"'`]|\*\*)?(?P<bare>\d{{4,8}})(?![\w-]|\.\d|%)", bool, bool),
 )  # fmt: skip
 _OTP: tuple[_Row, ...] = (
     (r"[^\n\d]{0,60}?(?<![\w.#-])(?P<bare>\d{6}|\d{3}[ -]\d{3})(?![\w-]|\.\d|%)", bool, bool),
@@ -120,7 +120,7 @@ _TYPED: tuple[_Row, ...] = (
         _is_phrase,
     ),
     (
-        rf"[^\n]{{0,60}}?(?:\b(?:is|was|ist|with|mit|say|put|it|and|und|steht|type)|(?<=with)|(?<=type)|:|\()[:\s>]{{1,8}}(?<=[\s(])(?P<q>\\*[\"'`“])?(?P<bare>{_PHRASE})(?=\\*[\"'`”.,)\n]|$| \(| ein)",
+        rf"[^\n]{{0,60}}?(?:\b(?:is|was|now|ist|with|mit|say|put|it|and|und|steht|type)|(?<=with)|(?<=type)|:|\()[:\s>]{{1,8}}(?<=[\s(])(?P<q>\\*[\"'`“])?(?P<bare>{_PHRASE})(?=\\*[\"'`”.,)\n]|$| \(| ein)",
         _is_made_of_words,
         _is_made_of_words,
     ),
@@ -162,7 +162,7 @@ _TELLS = {
     "strong/opened": "one was|used to be|my account|signed in|get in with|gets you in|rotated|changed to|changed it|'s from|reset to|opens with|it asks|when asked|prompted|prompts for|basic auth|security question|keepass|wifi|wi-fi|wlan|keypad"
     "|pw |pw:|pwd |pass |md5 is|md5 key|psk |shared secret|passcode",
     "strong/foreign": "kennwort|mot de passe|mdp |contraseña|contrasena|clave |senha|wachtwoord|ww |hasło|hasłem|haslo|lösenord|adgangskode|passord|salasana|şifre|sifre|parola|heslo|jelszó|парол|Парол|κωδικ|密码|密碼|パスワード|비밀번호"
-    "|geändert|alte war|ancien |비번|mật khẩu|kata sandi|पासवर्ड|كلمة|zugang|identifiants|inlogg|logg |melde dich|anmelden|einloggen|kommst du|kommt man|connecte|connexion|entra |entrar|inicia|acceso|accedi|acesso|zaloguj|logga in|log ind|kirjaudu"
+    "|geändert|zurückgesetzt|alte war|ancien |réinitialis|restablec|reimpost|redefini|resetow|återställ|nulstil|gereset|accès |toegang|dostęp|přístup|åtkomst|adgang |パスは|비번|mật khẩu|kata sandi|पासवर्ड|كلمة|zugang|identifiants|inlogg|logg |melde dich|anmelden|einloggen|kommst du|kommt man|connecte|connexion|entra |entrar|inicia|acceso|accedi|acesso|zaloguj|logga in|log ind|kirjaudu"
     "|giriş|přihlas|войти|зайти|логин|ログイン|登录|登入|로그인",
 }
 _STRONG = re.compile(
@@ -178,18 +178,22 @@ _YEAR = re.compile(r"[A-Z][a-z]{3,}(?:19|20)\d\d")
 _CODE = re.compile(
     r"[;{(]$|=>|[\w\]]\(.*\)|^\s*(?:const|let|var|def|class|func|fn|import|export|return|assert)\b|^\s*[\w.\[\]]+ ?[+-]?= ?"
 )
-_TOLD_BELOW = re.compile(r"[^\n.,;]{0,40}:[ \t]*\n\s*|(?: is| ist| est| es)?[ \t]*\n\s*")
+_TOLD_BELOW = re.compile(
+    r"[^\n.,;]{0,40}:[ \t]*\n\s*|[^\n.;]{0,60},?[ \t]*\n(?=[\w.@-]{2,40} / )|(?: is| ist| est| es)?[ \t]*\n\s*"
+)
 
 
 def _is_strong(value: str) -> bool:
     """Judge a word by itself: capitals, small letters, digits, and a sign or digits within."""
     if not all(re.search(kind, value) for kind in ("[A-Z]", "[a-z]", "[0-9]")):
         return False
-    signs = re.search(r"[!#$%&*+=?@^~_-]", value) or re.search(r"[a-z]\d+[A-Za-z].*\d", value)
+    signs = re.search(r"[!#$%&*+=?@^~_-]|[a-z]\d+[A-Za-z].*\d|^[a-z]+\.[A-Z][a-z]{3,}\d{3}$", value)
     return (
         bool(signs)
         and not re.search(r"%[0-9A-F]{2}|=$|&#\d|^sha\d{1,3}[-:]", value)
-        and not re.fullmatch("MD[A-Za-z0-9]{2}[6wxyz].*", value)  # an id of GitHub's
+        and not re.fullmatch(
+            r"MD[A-Za-z0-9]{2}[6wxyz].*|(?:msg|toolu|req)_01\w+", value
+        )  # ids of APIs
         and not _LOOKS.fullmatch(value)
         and _is_signed(value)
     )
@@ -326,11 +330,11 @@ PROSE_FINDERS: tuple[tuple[str, tuple[str, ...], Finder, str], ...] = (
     _rule("login", "PROSE_PASSWORD", "login|log-in|creds|credentials|account|access|sign in|admin|zugang|zugangsdaten|identifiants|acceso|accesso|acesso|user|username", _LOGIN,
           rf"[^a-z0-9_]{_LINE}*[a-z0-9_.@+\]-]{{2}}[\"'`]?(?: ?// ?| / |:| \| )[^\s\\\"]*[0-9]"),
     _rule("pin", "PIN", "pin|sim-pin|puk|keypad|geheimzahl|digicode|passcode|door code|türcode|gate code|alarm code|entry code|access code|lock code|safe code|código de acceso|code de la porte|code pin", _PIN,
-          r"[^0-9\\]*[0-9]{4}"),
+          r"(?:[^0-9\\]|\\n)*[0-9]{4}"),
     ("prose/opening", tuple(_LOCKS.split("|")), partial(_find_opening, _LOCKS.split("|")), rf"(?:{_LOCKS.replace(' |', '|')}).*(?:[^a-z0-9_./#-]|\\[nrt])[0-9][0-9][0-9][0-9]|[0-9][0-9][0-9][0-9][^a-z0-9_./]*(?:is your code|eingeben|wählen|eintippen|で解除|入力|입력)"),
     _rule("otp", "PIN", "authenticator|authentifizier|einmalcode|einmalpasswort|bestätigungscode|sicherheitscode|one-time|onetime|verification code|login code|security code|sms|texted|the text|6-digit|six-digit|otp|2fa|mfa"
           "|two-factor|code reçu|code de v|código|codice|kod sms|eenmalige|engångskod|engangskode", _OTP, r"[^0-9]*[0-9]{3}[ -]?[0-9]{3}"),
     _rule("typed", "PROSE_PASSWORD", "to type|type in|typing|unlock it|unlock with|unlocks with|unlocked it|words are|phrase|passphrase|passcode|opens with|open it with|security answer", _TYPED,
           r".*[a-z][a-z][a-z]+(?:(?: |\\n ?)[a-z][a-z][a-z]+(?: |\\n ?)[a-z][a-z][a-z]+(?: |\\n ?)[a-z][a-z][a-z]+|-[^\x00- \"-]+-[^\x00- \"-]+-[a-z0-9])"),
-    _rule("slug", "PROSE_PASSWORD", "login for|wifi|wi-fi|wlan|network|connect|netz|router", tuple((form.replace(_SPACED, ""), quoted, bare) for form, quoted, bare in _TYPED[1:]), r".*[a-z][a-z][a-z]-[^\x00- \"-]+-[^\x00- \"-]+-[a-z0-9]"),
+    _rule("slug", "PROSE_PASSWORD", "login for|wifi|wi-fi|wlan|network|connect|netz|router|pw |pwd |password|passwort", tuple((form.replace(_SPACED, ""), quoted, bare) for form, quoted, bare in _TYPED[1:]), r".*[a-z][a-z][a-z]-[^\x00- \"-]+-[^\x00- \"-]+-[a-z0-9]"),
 )  # fmt: skip

@@ -281,6 +281,7 @@ OTHERS = {
     "mention/group": ("docker:x:998:{}", "w"),
     "mention/present": ("Attendees: {} Oyelaran, Bo", "N"),
     "mention/table": ("USER  PID COMMAND\n{}  12 node\n", "w"),
+    "mention/merged": ("Merge pull request #3 from {}-okafor/fix-it", "w"),
     "mention/trailer": ("Tested-by: {} Miller\n", "N"),
     "mention/porcelain": ("author {}\nauthor-mail <x>\n", "N"),
     "mention/role": ("Assignee: {} Miller   Priority: High", "N"),

@@ -88,6 +88,9 @@ NAMED = [
     ("Owner   : ACME\\toyelaran", "toyelaran"),
     ("git clone git@github.com:toyelaran/dotfiles.git", "toyelaran"),
     ("Merge pull request #573 from acme/toyelaran/retry-budget", "toyelaran"),
+    ("Merge pull request #481 from tamsin-oyelaran/fix-rounding", "oyelaran"),
+    (" * [new branch]      tamsin-oye/fix-it -> tamsin-oye/fix-it", "oye"),
+    ("open • opened by toyelaran (Tamsin Oyelaran) about 2 hours ago", "Tamsin"),
 ]  # fmt: skip
 
 
@@ -141,6 +144,7 @@ KEPT = [
     'User "system:serviceaccount:default:app" cannot list',
     "CN=Acme Root Authority, Build (Release Candidate), (See Also)",
     "user: root",
+    "Merge pull request #12 from acme-labs/main, from vercel/next-patch",
     'owner: "platform-team"',
     'author: "dependabot[bot]"',
     'name: "my-package"',

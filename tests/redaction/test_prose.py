@@ -56,6 +56,9 @@ TOLD = """
     inloggen gaat met etl / {}
     zaloguj się jako serwis na {} i zrestartuj
     lösenordet är {}
+    he restablecido la cuenta, ahora {}
+    Dostęp do bazy: raport / {}
+    ログインできません、パスは {} です
 """.strip().splitlines()
 
 
@@ -191,6 +194,18 @@ FORMS = [
     ("just enter 616535", "616535", "just enter items616535"),
     ("Die Tür geht mit 7576 auf", "7576", "Die Tür geht seit 2026 auf"),
     ("4462 wählen, dann Raute", "4462", "port:4462 wählen"),
+    (
+        "Zugangsdaten hab ich,\nkunde / meadow.Rocket912",
+        "Rocket912",
+        "Zugangsdaten hab ich,\nkunde / meadow.Rocket",
+    ),
+    ("accedi con bo / zephyr.Tundra583", "Tundra583", "login is zephyr.Tundra5"),
+    (
+        "vpn pw changed yesterday, now violin-orbit-harbor-24",
+        "violin",
+        "vpn pw changed, now open-the-new-file",
+    ),
+    ("SIM PIN required\n-> it's 842092", "842092", "SIM PIN required\n-> it's 842092%"),
     ("319750 is your code", "319750", "#319750 is your code"),
     ("门禁密码是510179,进门", "510179", "门禁密码是对的,进门"),
     ("端末のロックは 807891 で解除", "807891", "端末のロックは v807891 で解除"),

@@ -18,13 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 from shared_corpus import source_files
 from trace_peers import READERS, Reader
+
+from composer_pipeline.traces.content_store import Piece
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
@@ -149,9 +151,9 @@ class Unredacted:
 
     def __init__(self, *_: object) -> None: ...
 
-    def __call__(self, source: bytes, _: object) -> tuple[bytes, tuple[()]]:
-        """Return the value as it is."""
-        return source, ()
+    def __call__(self, sources: Sequence[bytes], _: object) -> list[Piece]:
+        """Return the values as they are."""
+        return [Piece(source) for source in sources]
 
 
 def measure_ours(corpus: Path, real: Path, redacted: bool) -> dict[str, float]:

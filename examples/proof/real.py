@@ -2,8 +2,9 @@
 
     python -m examples.proof.real --sessions ~/.claude/projects
 
-A case is an error turn of which the trace shows a recovery: the agent's own later call that acted
-on the same thing and worked. So the right action is known without a teacher and without money.
+A case is a state at which the trace shows the right action: of a mistake the agent's own later
+call that worked in its place, of an edit that caused a failure the edit with its later fix folded
+in. So the right action is known without a teacher and without money.
 Sessions are dealt into folds, whole groups of sessions at a time; each fold is held out once and
 the arms are trained on the others, so that every case is measured by a model that never saw its
 session. All arms take the same optimizer steps with as many rows of each of their channels.

@@ -3,8 +3,8 @@
     python benchmarks/redaction_recall.py [SEEDS]
 
 First the labelled corpus of ``tests/redaction`` on ten seeds (SEEDS): kinds that the rules were
-written for, each in every form. Then two sets of kinds that nobody listed, written by two people
-who had not read the rules, on two seeds, beside the peers. A peer finds a secret where it reports
+written for, each in every form. Then four sets of kinds that nobody listed, by four writers who
+had not read the rules, on two seeds, beside the peers. A peer finds a secret where it reports
 a string that shares six characters with it (a name: the whole of it). The peers are installed
 below ``build/peers``. A GLiNER-class model is not run: the packages that run one (``gliner``,
 ``gliner2``, ``fast-gliner``, ``privyscope-en``) load weights from a model hub. Exits 1 where one
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from composer_pipeline.redaction.redact import redact_text, redact_value
-from tests.redaction import unlisted_a, unlisted_b, unlisted_c
+from tests.redaction import unlisted_a, unlisted_b, unlisted_c, unlisted_d
 from tests.redaction.labelled import FORMS, PERSONAL, decoys, secrets
 from tests.redaction.test_labelled import leaked
 from tests.redaction.test_unlisted import stays
@@ -103,7 +103,8 @@ PEERS = (
 
 def fresh() -> None:
     """Print what is found of kinds that nobody listed, by us and by the peers."""
-    for title, module in (("first", unlisted_a), ("second", unlisted_b), ("third", unlisted_c)):
+    sets = (unlisted_a, unlisted_b, unlisted_c, unlisted_d)
+    for title, module in zip(("first", "second", "third", "fourth"), sets, strict=True):
         plants = [plant for seed in (101, 102) for plant in module.plants(seed)]
         lures = [lure.text for seed in (101, 102) for lure in module.decoys(seed)]
         families = list(dict.fromkeys(plant.family for plant in plants))

@@ -262,7 +262,7 @@ _LISTED: tuple[tuple[str, tuple[str, ...], str, str, Callable[[str], bool], str]
     ("group", (":x:",), r"(?m:^|(?<=\\n))[a-z][\w-]*:x:\d{1,6}:(?P<names>[a-z][\w.,-]*)(?=\s|\\n|$)", rf"(?P<name>{_LOGIN})", _is_person, r"[a-z0-9_-]:x:\d{1,6}:[a-z]"),
     ("present", ("authors", "contributors", "maintainers", "thanks", "attendees", "participants", "present:", "teilnehmer", "anwesend", "facilitator", "interviewer", "moderator", "presenter", "speaker", "scribe"),
      r"(?i:attendees|participants|present|teilnehmer(?:innen)?|anwesend|facilitators?|interviewers?|moderator|presenters?|speakers?|scribe)\*{0,2}:\*{0,2}(?P<names>[^\n]{3,300})|(?i:(?m:^)\#*[ ]*(?:authors|contributors|maintainers|thanks))[ \t]*\n[=-]*\n{0,2}(?P<list>(?:[^\n]+\n?){1,60})", rf"{_NAME}(?!-)", _is_known,
-     rf"(?:attendees|participants|present|teilnehmer|teilnehmerinnen|anwesend|facilitators?|interviewers?|moderator|presenters?|speakers?|scribe)[*:]+\s*{_UP}|{_BEGIN}#*(?:authors|contributors|maintainers|thanks)\s*\\n"),
+     rf"(?:attendees|participants|present|teilnehmer|teilnehmerinnen|anwesend|facilitators?|interviewers?|moderator|presenters?|speakers?|scribe)[*:]+\s*{_UP}|{_BEGIN}#*\s*(?:authors|contributors|maintainers|thanks)\s*\\n"),
     ("table", ("user", "owner", "uid", "login"),
      r"(?m:^)(?=[^\n]*\b(?:PID|TTY|SESSIONNAME|PARTITION|COMMAND|SEAT|STARTED|Tty)\b)(?:USER(?:NAME)?|OWNER|UID|Login)[ \t]+[^\n]*\n(?P<names>(?:[^\n]+(?:\n|$)){1,400})", rf"(?m)(?:^[ \t>]*(?P<name>{_LOGIN})(?=[ \t])|(?<=[ \t])(?P<full>{_FULL})(?=[ \t]{{2}}))", _is_person,
      r"(?:user(?:name)?|owner|uid|login)(?:\s|\\t)+(?:[a-z%]+(?:\s|\\t)+){0,4}(?:pid|tty|sessionname|partition|command|seat|started)[ \\]"),

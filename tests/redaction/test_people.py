@@ -76,6 +76,7 @@ NAMED = [
     ("subject=C = DE, O = Acme, CN = Tamsin Oyelaran", "Tamsin"),
     ("id,name,email\n1,Tamsin Oyelaran,t.o@acme.io", "Tamsin"),
     ("Attendees: Tamsin Oyelaran, Mikhail Sokolov", "Tamsin Mikhail"),
+    ("## Contributors\n\nThanks to Tamsin Oyelaran", "Tamsin"),
     ("$ git log --format='%h %an %s'\nf938076 Tamsin Oyelaran bump sqlx", "Tamsin"),
     ("$ gh pr list -q '.[]|[.number,.author.login]|@tsv'\n36\ttoyelaran", "toyelaran"),
     ("USER         PID %CPU COMMAND\ntoyelaran  95  2.1 node x.js", "toyelaran"),

@@ -1,4 +1,4 @@
-"""Secrets of kinds that nobody listed, by three writers who had not read the rules.
+"""Secrets of kinds that nobody listed, by four writers who had not read the rules.
 
 What a user would lose: a key of next year's vendor in a published dataset, or an identifier, a
 hash or a path that no longer means anything.
@@ -14,14 +14,16 @@ import pytest
 
 from composer_pipeline.redaction.redact import redact_text
 from composer_pipeline.redaction.user_rules import RedactionRules
-from tests.redaction import unlisted_a, unlisted_b, unlisted_c
+from tests.redaction import unlisted_a, unlisted_b, unlisted_c, unlisted_d
 
 #: The least share that is found today, by set and family. The rules were developed beside
-#: both sets; their writers had not seen them.
+#: the first three sets; their writers had not seen them. Of the fourth nobody has looked at what
+#: is planted.
 BARS = {
     unlisted_a: {"key": 0.97, "prose": 0.85, "host": 0.85, "number": 0.9, "name": 0.98},
     unlisted_b: {"key": 0.94, "prose": 0.9, "host": 0.65, "number": 0.92, "name": 0.95},
-    unlisted_c: {"key": 0.94, "prose": 0.65, "host": 0.7, "number": 0.95, "name": 0.88},
+    unlisted_c: {"key": 0.94, "prose": 0.9, "host": 0.7, "number": 0.95, "name": 0.93},
+    unlisted_d: {"key": 0.95, "prose": 0.62, "host": 0.6, "number": 0.75, "name": 0.8},
 }
 
 
@@ -40,7 +42,7 @@ def stays(plant: Any, text: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("written", BARS, ids=["first", "second", "third"])
+@pytest.mark.parametrize("written", BARS, ids=["first", "second", "third", "fourth"])
 def test_kinds_that_nobody_listed_are_found(written: ModuleType, seed: int) -> None:
     planted, left = Counter[str](), Counter[str]()
     for plant in written.plants(seed):
@@ -50,7 +52,7 @@ def test_kinds_that_nobody_listed_are_found(written: ModuleType, seed: int) -> N
     assert all(shares[family] >= bar for family, bar in BARS[written].items()), shares
 
 
-@pytest.mark.parametrize("written", BARS, ids=["first", "second", "third"])
+@pytest.mark.parametrize("written", BARS, ids=["first", "second", "third", "fourth"])
 def test_what_a_session_is_full_of_stays(written: ModuleType) -> None:
     lures = [lure.text for seed in (1, 2) for lure in written.decoys(seed)]
     changed = [text for text in lures if redact_text(text)[0] != text]

@@ -7,7 +7,6 @@ words come from pools made up for this file, and no value is written out. A tabl
 is a line's end; a place that starts with ``@`` is a file's name.
 """
 
-# ruff: noqa: E501, SIM905  a row of a table is data
 from __future__ import annotations
 
 import base64

@@ -21,15 +21,23 @@ from tests.places import ROOT
 LONGEST = 30
 HEAD = """# The first hour
 
-From an empty folder to a preference pair on the screen. Every output below is what the command
-printed when this page was written (`python -m tests.first_hour > docs/first-hour.md`): the
-sessions are the sample sessions, put at `~/.claude/projects`, and the teachers are scripted ones
+From an empty folder to a dataset that passed its gates, and one that did not. Every output below
+is what the command printed when this page was written
+(`python -m tests.first_hour > docs/first-hour.md`): the sessions are the sample sessions, put at `~/.claude/projects`, and the teachers are scripted ones
 on the same machine, so the dollars are simulated. With `OPENROUTER_API_KEY` set and without
 `--teachers`, the same commands ask real teachers.
 
 Installing is not recorded: `uv tool install .` in a checkout (the README says which extra brings
 what; none is needed here).
 """
+CANNED = """
+teachers:
+  - {name: one, family: sim-alpha, model: loopback/flaky-20261101, licence: simulated,
+     max_price: {prompt: "0.10", completion: "0.40"}}
+  - {name: two, family: sim-beta, model: loopback/flaky-20261101, licence: simulated,
+     max_price: {prompt: "0.10", completion: "0.40"}}
+"""
+REFUSED = "dataset --lake canned"
 STEPS = (
     ("Say where things are. `.env` in this folder remembers it.", "init --max-usd 0.50"),
     (
@@ -47,6 +55,27 @@ STEPS = (
     ("Ask, under a ceiling.", "replay --teachers demo.yaml --until 2026-11-16"),
     ("Where teachers of different families agree against the agent.", "pairs"),
     ("One pair, side by side.", "pair {pair}"),
+    (
+        "The other days as well: what was paid for is not asked again.",
+        "replay --teachers demo.yaml",
+    ),
+    ("", "pairs"),
+    (
+        "Rows without content filters (`--recipe default` runs data-juicer's), then the dataset:"
+        " split by session, behind gates that read every pair.",
+        "normalize --recipe none",
+    ),
+    ("", "dataset"),
+    (
+        "Gates that refuse nothing would say nothing. `canned.yaml` names one scripted model"
+        " twice, under two families: it answers anything with the same few commands, so that both"
+        " always agree, and every pair is gold.",
+        "ingest ~/.claude/projects --lake canned",
+    ),
+    ("", "replay --teachers canned.yaml --lake canned"),
+    ("", "pairs --lake canned"),
+    ("", "normalize --recipe none --lake canned"),
+    ("Three gates refuse it, and the command ends with exit code 1.", "dataset --lake canned"),
     ("Is everything still what it was?", "verify"),
     ("And if a session should not have been there:", "forget --session {session} --dry-run"),
 )
@@ -60,7 +89,10 @@ def main() -> None:
         shutil.copytree(sample_sessions_dir(), home / ".claude" / "projects")
         work = home / "training-data"
         work.mkdir()
-        shutil.copy(recipes_dir() / "teachers" / "demo.yaml", work / "demo.yaml")
+        teachers = (recipes_dir() / "teachers" / "demo.yaml").read_text(encoding="utf-8")
+        (work / "demo.yaml").write_text(teachers, encoding="utf-8")
+        canned = teachers.partition("\nteachers:")[0] + CANNED
+        (work / "canned.yaml").write_text(canned, encoding="utf-8")
         for text, step in STEPS:
             command = step.format(**_ids(work / "lake"))
             out.append(f"{text}\n" if text else "")
@@ -82,7 +114,7 @@ def _shown(command: str, home: Path, work: Path) -> str:
     words = [sys.executable, "-m", "composer_pipeline.cli", *command.split()]
     words = [word.replace("~/", f"{home}/") for word in words]
     done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
+    if done.returncode != (command == REFUSED):
         raise SystemExit(f"{command}: {done.stderr}")
     text = (done.stdout + done.stderr).rstrip()
     lines = [_with_tilde(line, str(home)).rstrip() for line in text.splitlines()]

@@ -2,7 +2,9 @@
 
 import re
 
-from tests.first_hour import HEAD, STEPS
+import pytest
+
+from tests.first_hour import HEAD, STEPS, main
 from tests.places import ROOT
 
 
@@ -16,3 +18,15 @@ def test_the_page_has_the_steps_of_the_script() -> None:
     assert len(typed) == len(steps)
     assert all(re.fullmatch(step, line) for step, line in zip(steps, typed, strict=True))
     assert "Traceback" not in page
+
+
+@pytest.mark.slow
+def test_the_commands_run_in_order_and_print_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    main()
+    page = (ROOT / "docs" / "first-hour.md").read_text(encoding="utf-8")
+    assert _steady(capsys.readouterr().out) == _steady(page)
+
+
+def _steady(page: str) -> list[str]:
+    """Return the lines without a build's id and the sizes of files: these differ each time."""
+    return re.sub(r"\b(?:[0-9a-f]{16}|\d{2,3},\d{3})\b", "-", page).splitlines()

@@ -21,11 +21,11 @@ from tests.places import ROOT
 LONGEST = 30
 HEAD = """# The first hour
 
-From an empty folder to a dataset that passed its gates, and one that did not. Every output below
-is what the command printed when this page was written
-(`python -m tests.first_hour > docs/first-hour.md`): the sessions are the sample sessions, put at `~/.claude/projects`, and the teachers are scripted ones
-on the same machine, so the dollars are simulated. With `OPENROUTER_API_KEY` set and without
-`--teachers`, the same commands ask real teachers.
+From an empty folder to a dataset that passed its gates, and one that did not. Every output
+below is what the command printed when this page was written (`python -m tests.first_hour >
+docs/first-hour.md`): the sessions are the sample sessions, put at `~/.claude/projects`, and
+the teachers are scripted ones on the same machine, so the dollars are simulated. With
+`OPENROUTER_API_KEY` set and without `--teachers`, the same commands ask real teachers.
 
 Installing is not recorded: `uv tool install .` in a checkout (the README says which extra brings
 what; none is needed here).

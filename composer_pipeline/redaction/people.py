@@ -168,10 +168,13 @@ _MACHINE_NAME = re.compile(
     r"|(?:alice|bob)(?: smith)?|string|str|text|u?int\d*|integer|float\d*|number|bool(?:ean)?|object|any|none|null|undefined|true|false|uuid|varchar"
     r"|optional|person|member)$"
 )
+_APPLICATION_WORDS = (
+    "my|the|app|svc|service|server|web|www|db|sql|bot|worker|next|node|java|python|runner|user|admin|group|data|back|front|end"
+    "|prod|staging|dev|owner|test|demo|docker|container|http|api|job|cron"
+)
 #: Logins that applications and their containers use.
 _APPLICATION = re.compile(
-    r"(?i)(?:(?:^|[-_.])(?:my|the|app|svc|service|server|web|www|db|sql|bot|worker|next|node|java|python|runner|user|admin|group|deploy\w*|system\w*|data|back|front|end"
-    r"|prod|staging|dev|owner|test|demo|docker|container|http|api|job|cron)+|service|server|runner|user|admin|group|docker|container)(?:js|s|\d+)?(?:$|[-_.])"
+    rf"(?i)(?:(?:^|[-_.])(?:(?:{_APPLICATION_WORDS})+|(?:{_APPLICATION_WORDS})*(?:deploy|system)\w*)|service|server|runner|user|admin|group|docker|container)(?:js|s|\d+)?(?:$|[-_.])"
 )
 _LOGIN = r"[A-Za-z_][A-Za-z0-9_.-]*[A-Za-z0-9_]"
 _PARTICLES = frozenset(("van", "von", "der", "den", "de", "di", "da", "del", "la", "le", "du", "dos", "ten", "ter", "zu", "bin", "al", "el", "y"))

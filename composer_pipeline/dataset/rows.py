@@ -319,10 +319,8 @@ def session_rows(
         if name in worked:
             yield "dataset_successes", {**base, **own}
         if name in spans:
-            yield (
-                "dataset_hints",
-                {**base, **own, **_hint(day.hints[name], _better(state, recovered.get(name)))},
-            )
+            better = _better(state, recovered.get(name))
+            yield "dataset_hints", {**base, **own, **_hint(day.hints[name], better)}
 
 
 def _own_successes(states: Iterable[TraceState], decided: Collection[str]) -> list[TraceState]:

@@ -48,11 +48,11 @@ def is_likely(value: str, place: str = "") -> bool:
     if not is_given_secret(value, 6) or value.upper() == value.lower() or _PUBLIC.fullmatch(value):
         return False
     slug = _is_slug(value)
-    unlike = re.search("[0-9]", value) is not None and _surprise(value) >= 6
     if _PASSWORD.search(place):
         plain = slug and value.islower() and not value.isalnum()
         signs = _SIGN if plain else f"[0-9]|{_SIGN}"
         return re.search(signs, value) is not None
+    unlike = re.search("[0-9]", value) is not None and _surprise(value) >= 6
     if slug or len(value) < 8 or TELLING.search(place):
         signed = unlike or re.search(f"{NO_WORD}|{_SIGN}", value) is not None
         return not slug and len(value) >= 8 and signed

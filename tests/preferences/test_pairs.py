@@ -9,11 +9,13 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.convert import to_chat, wire_messages
 from composer_pipeline.chat.tools import Toolset
+from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.normalization.stage import NO_RECIPE, normalize
 from composer_pipeline.preferences.eligibility import Reply, read_replies, usable_replies
 from composer_pipeline.preferences.hints import build_hints
 from composer_pipeline.preferences.pairs import build_pairs, pair_row
-from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.preferences.rules import GATES, PreferenceRules
 from composer_pipeline.preferences.vote import vote
 from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.personas import Script
@@ -80,6 +82,17 @@ def test_sample_sessions_give_pairs_on_every_day(lake, reports):
         assert sum(report.by_source.values()) == report.pairs
     # Four families vote on every state; where an answer exists, it wins in nearly all cases.
     assert len(rows) >= 0.9 * sum(s.message_id in answers() for s in load_states(lake))
+
+
+def test_a_hint_at_a_culprit_carries_the_fixed_edit(lake, reports):
+    pairs = lake.rows("pairs")
+    fixed = {row["state_id"]: row["chosen"] for row in pairs if row["source"] == "fixup"}
+    build_hints(lake)
+    normalize(lake, NO_RECIPE)
+    build_dataset(lake, rules=PreferenceRules(accept=GATES))
+    told = {row["state_id"]: row["recovery"] for row in lake.rows("dataset_hints")}
+    assert fixed
+    assert {name: told[name] for name in fixed} == fixed
 
 
 def test_rows_are_pairs(lake, reports):

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import random
+import re
 import string
 import urllib.parse
 import zlib
@@ -285,6 +286,7 @@ NOT_PERSONAL = (
 PERSONAL = frozenset(name for name in OTHERS if name not in NOT_PERSONAL)
 
 #: How a text may be written: each form is found like the text itself.
+PLACEHOLDER = re.compile(r"\[[A-Z0-9_]+_[0-9a-f]{4}\]")
 FORMS: dict[str, Callable[[Planted], Any]] = {
     "plain": lambda p: p.text,
     "key and value": lambda p: {"input": {"note": [p.text]}, "n": 1},

@@ -15,10 +15,11 @@ import pytest
 from composer_pipeline.redaction.redact import redact_text
 from composer_pipeline.redaction.user_rules import RedactionRules
 from tests.redaction import unlisted_a, unlisted_b, unlisted_c, unlisted_d
+from tests.redaction.labelled import PLACEHOLDER
 
 #: The least share that is found today, by set and family. The rules were developed beside
-#: the first three sets; their writers had not seen them. Of the fourth nobody has looked at what
-#: is planted.
+#: the first three sets; their writers had not seen them. Of what the fourth plants one text
+#: has been looked at.
 BARS = {
     unlisted_a: {"key": 0.97, "prose": 0.85, "host": 0.85, "number": 0.9, "name": 0.98},
     unlisted_b: {"key": 0.94, "prose": 0.9, "host": 0.65, "number": 0.92, "name": 0.95},
@@ -27,12 +28,9 @@ BARS = {
 }
 
 
-_PLACEHOLDER = re.compile(r"\[[A-Z0-9_]+_[0-9a-f]{4}\]")
-
-
 def stays(plant: Any, text: str) -> bool:
     """Return True if a name, or six characters in a row of another value, are in ``text``."""
-    value, text = plant.value, _PLACEHOLDER.sub("", text)
+    value, text = plant.value, PLACEHOLDER.sub("", text)
     prefix = re.match(r"[A-Za-z]+[0-9]{0,2}[_:-]", value)
     if prefix and len(value) - prefix.end() >= 10:  # often the vendor's name, which stays
         value = value[prefix.end() :]

@@ -151,7 +151,7 @@ def _mnemonic(r: Rng, arg: str) -> str:
             return " ".join(_WORDS[p] for p in places)
 
 
-def _luhn_digit(body: str) -> str:
+def luhn_digit(body: str) -> str:
     total = 0
     for i, c in enumerate(reversed(body)):
         d = int(c) * (2 if i % 2 == 0 else 1)
@@ -166,7 +166,7 @@ def _card(r: Rng, arg: str) -> str:
         if amex
         else r.choice(("4539", "5274", "4916", "5415")) + _pick(r, _DIG, 11)
     )
-    full = body + _luhn_digit(body)
+    full = body + luhn_digit(body)
     if arg == "plain":
         return full
     return (
@@ -178,7 +178,7 @@ def _card(r: Rng, arg: str) -> str:
 
 def _luhn16(r: Rng, _: str) -> str:
     body = "90" + _pick(r, _DIG, 13)
-    return body + _luhn_digit(body)
+    return body + luhn_digit(body)
 
 
 def _iban(r: Rng, arg: str) -> str:

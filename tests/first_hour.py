@@ -84,7 +84,8 @@ STEPS = (
 def main() -> None:
     """Run the steps and write the page to standard output."""
     out = [HEAD]
-    with TemporaryDirectory() as place, loopback():
+    # Always below /tmp: how long the path is decides where tables cut it, and the size of receipts.
+    with TemporaryDirectory(dir="/tmp") as place, loopback():
         home = Path(place)
         shutil.copytree(sample_sessions_dir(), home / ".claude" / "projects")
         work = home / "training-data"

@@ -7,10 +7,13 @@ has one that something else may have changed since: a formatter, a subagent, git
 
 import posixpath
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
+from heapq import merge
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -117,8 +120,12 @@ def _word(text: str) -> str:
     return text.strip("'\"")
 
 
+_CHANGES = frozenset({"write", "append", "edit", "shell"})
+_node = attrgetter("author.node")
+
+
 class Edits:
-    """The events of some nodes of a trajectory, in order; ``events`` of one file by :meth:`of`."""
+    """The events of some nodes of a trajectory, in order."""
 
     def __init__(self, graph: Trajectory, numbers: Iterable[int]) -> None:
         self.graph = graph
@@ -128,19 +135,17 @@ class Edits:
             for position, call in enumerate(node.calls):
                 if call.answered:
                     self.events += self._events_of(node, call, Author(number, position))
-        self._by_name: dict[str, list[Event]] = defaultdict(list)
-        for event in self.events:
-            self._by_name[posixpath.basename(event.path)].append(event)
+        self._changing = [event for event in self.events if event.kind in _CHANGES]
+        self._by_name: dict[str, list[int]] = defaultdict(list)
+        for at, event in enumerate(self.events):
+            self._by_name[posixpath.basename(event.path)].append(at)
         self._views: dict[str, tuple[FileLines, int]] = {}
 
     def resolve(self, file: str, before: int) -> str | None:
         """Return the one edited path that a file named in an output means, or ``None``."""
         name = posixpath.normpath(file)
-        named = {
-            event.path
-            for event in self._by_name.get(posixpath.basename(name), ())
-            if event.author.node < before and event.kind != "read"
-        }
+        same = (self.events[at] for at in self._by_name.get(posixpath.basename(name), ()))
+        named = {e.path for e in same if e.author.node < before and e.kind != "read"}
         whole = [path for path in named if path == name or path.endswith("/" + name.lstrip("./"))]
         if not whole:  # the output is relative to a folder below, or the edit was
             whole = [path for path in named if name.endswith("/" + path.lstrip("./"))]
@@ -148,14 +153,20 @@ class Edits:
 
     def lines(self, path: str, before: int) -> "FileLines":
         """Return the lines of a file as they were before a node."""
-        view, at = self._views.get(path, (FileLines(), 0))
-        if at and self.events[at - 1].author.node >= before:
-            view, at = FileLines(), 0
-        while at < len(self.events) and self.events[at].author.node < before:
+        view, done = self._views.get(path, (FileLines(), 0))
+        if done and self.events[done - 1].author.node >= before:
+            view, done = FileLines(), 0
+        end = bisect_left(self.events, before, done, key=_node)
+        # Events of all files, and those of files of this name.
+        both = (self._by_name.get(name, ()) for name in {"", posixpath.basename(path)})
+        for at in merge(*(rows[bisect_left(rows, done) : bisect_left(rows, end)] for rows in both)):
             self._apply(view, self.events[at], path)
-            at += 1
-        self._views[path] = view, at
+        self._views[path] = view, end
         return view
+
+    def changed_before(self, node: int) -> list[Event]:
+        """Return what changed files before a node, in order."""
+        return self._changing[: bisect_left(self._changing, node, key=_node)]
 
     def _apply(self, view: "FileLines", event: Event, path: str) -> None:
         if event.kind == "move":

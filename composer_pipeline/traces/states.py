@@ -122,23 +122,15 @@ class Extractor:
         requests = chains.requests()
         self.out.chains = chains.chains
         active = self.graph.active_nodes()
-        corrected = corrections(self.graph)
-        edits = Edits(self.graph, sorted(active))
-        after = outcomes(self.graph, active, undone(edits))
-        judge = Judge(self.graph, edits, active)
+        self._numbers = {self._id(number): number for number in self.graph.states()}
+        after, judged, culprits = self._judged(active)
         project = self._text(self.graph.first_cwd or "")
-        rows: dict[str, Row] = {}
-        errors: list[tuple[int, Row]] = []
-        for number in self.graph.states():
+        for number in self._numbers.values():
             node = self.graph.nodes[number]
-            outcome = after[number] or Outcome()
-            bad = outcome.tests_passed is False
-            failures = failures_of(node, corrected.get(number), tests_failed=bad)
-            judged = self._verdicts(judge, number, failures)
-            errors += ((number, verdict) for verdict in judged)
-            row = self._state(node, outcome)
-            row |= judged[0] if judged else {}
-            row["more_failures"] = [encode(found).decode() for found in judged[1:]] or None
+            row = self._state(node, after[number] or Outcome())
+            errors = judged.get(number, ())
+            row |= (errors[0] if errors else {}) | culprits.get(number, {})
+            row["more_failures"] = [encode(found).decode() for found in errors[1:]] or None
             row["chain_id"], row["n_messages"] = chains.chain_of[number], chains.before[number]
             row["on_active_path"] = number in active
             row["project"] = project
@@ -147,20 +139,11 @@ class Extractor:
                 row["system_hash"] = self._hash(system) or row["system_hash"]
                 row["action"] = self.compose.action(node)
                 row["fidelity"], row["repaired"] = "exact_request", False
-            rows[row["state_id"]] = row
-            self._numbers[row["state_id"]] = number
+            states.add(row)
             self.out.message_ids.append(node.key)
             self.out.n_messages.append(row["n_messages"])
             if node.forked or node.context[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
-        for number, verdict in errors:
-            if (culprit := rows.get(verdict["culprit_state_id"] or "")) is not None:
-                culprit.setdefault("caused_error", self._id(number))
-        for number, verdict in errors:
-            if number in active:
-                self._fix(judge, number, verdict, rows)
-        for row in rows.values():
-            states.add(row)
         self.out.first_prompt = self._text(self.graph.first_prompt())
         self.out.session = self._session(stats, facts, project)
         return self.out
@@ -206,6 +189,22 @@ class Extractor:
             **msgspec.structs.asdict(after),
         }
 
+    def _judged(
+        self, active: set[int]
+    ) -> tuple[list[Outcome | None], dict[int, list[Row]], dict[int, Row]]:
+        """Return the outcomes, the verdicts on states that failed, and what their culprits hold."""
+        corrected = corrections(self.graph)
+        edits = Edits(self.graph, sorted(active))
+        after = outcomes(self.graph, active, undone(edits))
+        judge = Judge(self.graph, edits, active)
+        judged: dict[int, list[Row]] = {}
+        for number in self._numbers.values():
+            bad = (after[number] or Outcome()).tests_passed is False
+            node = self.graph.nodes[number]
+            if failed := failures_of(node, corrected.get(number), tests_failed=bad):
+                judged[number] = self._verdicts(judge, number, failed)
+        return after, judged, self._culprits(judge, judged)
+
     def _verdicts(self, judge: Judge, number: int, failures: list[Failure]) -> list[Row]:
         """Judge each call that failed; what only shows the fault of one before it is left out."""
         found: dict[Author | str | None, Row] = {}
@@ -228,15 +227,22 @@ class Extractor:
             found.setdefault(judged.culprit if judged.by else judged.evidence, verdict)
         return list(found.values())
 
-    def _fix(self, judge: Judge, number: int, error: Row, rows: dict[str, Row]) -> None:
+    def _culprits(self, judge: Judge, judged: dict[int, list[Row]]) -> dict[int, Row]:
+        """Return what the states of culprits hold of the errors they caused."""
+        notes: dict[int, Row] = {}
+        for number, error in ((n, error) for n, found in judged.items() for error in found):
+            if (node := self._numbers.get(error["culprit_state_id"] or "")) is None:
+                continue
+            culprit = notes.setdefault(node, {"caused_error": self._id(number)})
+            if error["verdict"] == "revealed" and number in judge.active:
+                self._fix(judge, number, node, error, culprit)
+        return notes
+
+    def _fix(self, judge: Judge, number: int, node: int, error: Row, culprit: Row) -> None:
         """Note at the culprit of an error turn how its edit should have been."""
-        culprit = rows.get(error["culprit_state_id"] or "")
-        if error["verdict"] != "revealed" or culprit is None or "fixed_action" in culprit:
-            return
-        node = self._numbers[culprit["state_id"]]
         failed = self.graph.nodes[number].calls[error["hint_call"]]
-        found = fixup(judge, Author(node, error["culprit_call"]), number, failed)
-        if found is None:
+        at = Author(node, error["culprit_call"])
+        if "fixed_action" in culprit or (found := fixup(judge, at, number, failed)) is None:
             return
         action = orjson.loads(self.compose.action(self.graph.nodes[node]))
         action["tool_calls"][error["culprit_call"]]["arguments"] = found.arguments

@@ -7,6 +7,7 @@ earlier edit, was there before, or was expected. A rule that is not sure says ``
 
 import posixpath
 import re
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -264,6 +265,7 @@ class Judge:
         self.order = sorted(active)
         self.edits = edits
         self._results: dict[int, RunResult | None] = {}
+        self._changed: dict[Event, array[int]] = {}
 
     @cached_property
     def commands(self) -> dict[int, list[tuple[Call, frozenset[str]]]]:
@@ -280,6 +282,14 @@ class Judge:
         if call.answer not in self._results:
             self._results[call.answer] = run_result(clean(call.result or ""))
         return self._results[call.answer]
+
+    def changed_words(self, event: Event) -> "array[int]":
+        """Return the words that an edit took away or added, each as its hash: it is far smaller."""
+        if event not in self._changed:
+            old = _words(" ".join(change.old for change in event.changes))
+            changed = old ^ _words(" ".join(change.new for change in event.changes))
+            self._changed[event] = array("q", map(hash, changed))
+        return self._changed[event]
 
     def passed(self, call: Call) -> bool:
         """Return True if a check passed: its runner says so, or it ended well and named nothing."""
@@ -372,11 +382,7 @@ class _Case:
         self.tests = failing_tests(text)
         self.result = run_result(text)
         self.passed = -1  # the node of the last run that passed
-        self.before = [
-            event
-            for event in edits.events
-            if event.author.node < number and event.kind in ("write", "append", "edit", "shell")
-        ]
+        self.before = edits.changed_before(number)
 
     def judge(self) -> Judgement:
         """Return the verdict."""
@@ -632,18 +638,17 @@ class _Case:
     def _by_words(self, recent: list[Event]) -> _Culprit | None:
         """Find the one recent edit that shares rare words with the failed tests and messages."""
         problem = next((d for d in self.found if d.message), None)
-        said = Counter(_words(" ".join([*self.tests, *(d.message for d in self.found[:10])])))
+        said = set(
+            map(hash, _words(" ".join([*self.tests, *(d.message for d in self.found[:10])])))
+        )
         if not said or not recent:
             return None
-        changed: dict[Author, set[str]] = {}
+        changed: dict[Author, set[int]] = defaultdict(set)
         for event in recent:
-            old = _words(" ".join(change.old for change in event.changes))
-            new = _words(" ".join(change.new for change in event.changes))
-            changed[event.author] = changed.get(event.author, set()) | (old ^ new)
+            changed[event.author].update(said.intersection(self.judge_.changed_words(event)))
         spread = Counter(word for words in changed.values() for word in words)
         scores = {
-            author: sum(1 / spread[word] for word in words if word in said)
-            for author, words in changed.items()
+            author: sum(1 / spread[word] for word in words) for author, words in changed.items()
         }
         ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         best, score = ranked[0]
@@ -745,6 +750,8 @@ def _count(name: str, text: str) -> int:
 
 
 def _definitions(name: str, text: str) -> set[str]:
+    if name not in text:
+        return set()
     pattern = _DEFINES.replace("{0}", re.escape(name))
     return {match[0].strip() for match in re.finditer(pattern, text, re.MULTILINE)}
 
@@ -763,8 +770,8 @@ _COMMON = frozenset(
 )
 
 
-@lru_cache(maxsize=512)
 def _words(text: str) -> set[str]:
     """Return the words of a text, those of names too, without the common ones."""
-    found = {part.lower() for word in _WORD.findall(text) for part in (word, *_PARTS.findall(word))}
+    words = set(_WORD.findall(text))
+    found = {part.lower() for word in words for part in (word, *_PARTS.findall(word))}
     return {word for word in found if len(word) > 3 and word not in _COMMON}

@@ -143,10 +143,7 @@ def read_records(lake: Lake, table: str) -> dict[str, Record]:
 
 
 def differences(
-    derivation: Derivation,
-    record: Record | None,
-    stamps: FileStamps,
-    ignore: Collection[str] = (),
+    derivation: Derivation, record: Record | None, stamps: FileStamps, ignore: Collection[str] = ()
 ) -> list[str]:
     """Return what differs between how a partition was made and how it would be made now.
 

@@ -61,10 +61,7 @@ HOMES = (
     ("/home/", compile_kind(rf"/home/(?<![A-Za-z0-9_.\-]/home/)(?P<name>{_NAME})")),
     ("/users/", compile_kind(rf"/Users/(?<![A-Za-z0-9_.\-]/Users/)(?P<name>{_NAME})")),
     # Drives as WSL, Cygwin and Git Bash mount them.
-    (
-        "/mnt/",
-        re.compile(rf"(?i:(?<![\w.-])(?:/mnt|/cygdrive)?/[a-z]/Users/)(?P<name>{_NAME})"),
-    ),
+    ("/mnt/", re.compile(rf"(?i:(?<![\w.-])(?:/mnt|/cygdrive)?/[a-z]/Users/)(?P<name>{_NAME})")),
     # UNC: a server's share, and the file systems of WSL.
     (
         "\\\\",
@@ -73,10 +70,7 @@ HOMES = (
             rf"(?:Users|home)(?:\\{{1,4}}|/))(?P<name>{_NAME})"
         ),
     ),
-    (
-        "users",
-        re.compile(rf":(?<=[A-Za-z]:)(?:\\{{1,4}}|/)Users(?:\\{{1,4}}|/)(?P<name>{_NAME})"),
-    ),
+    ("users", re.compile(rf":(?<=[A-Za-z]:)(?:\\{{1,4}}|/)Users(?:\\{{1,4}}|/)(?P<name>{_NAME})")),
     ("-home-", compile_kind(r"-home-(?<![A-Za-z0-9-]-home-)(?P<name>[A-Za-z0-9_]+)(?=-)")),
     ("-users-", compile_kind(r"-Users-(?<![A-Za-z0-9-]-Users-)(?P<name>[A-Za-z0-9_]+)(?=-)")),
 )

@@ -87,11 +87,8 @@ def _with_structure(value: Any, rules: Rules, active: list[NamedRule], replacer:
     leaves = strings(value)
     short = _rebuild(value, iter("" if "\n" in leaf else leaf for leaf in leaves))
     text = dump_value(short, orjson.OPT_INDENT_2).decode()
-    before, placeholders, known = (
-        Counter(replacer.counts),
-        replacer.placeholders,
-        len(replacer.found),
-    )
+    before, known = Counter(replacer.counts), len(replacer.found)
+    placeholders = replacer.placeholders
     settled = rules.settle(text, wanted, replacer)
     if settled == text:
         return value

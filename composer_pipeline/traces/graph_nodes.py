@@ -12,12 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.traces.content_store import ContentStore
-from composer_pipeline.traces.records import (
-    Record,
-    RequestRecord,
-    Usage,
-    decode_any,
-)
+from composer_pipeline.traces.records import Record, RequestRecord, Usage, decode_any
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
 TRANSPARENT = -1

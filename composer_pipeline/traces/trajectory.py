@@ -254,11 +254,7 @@ class Trajectory:
     """
 
     def __init__(
-        self,
-        records: Iterable[Record],
-        *,
-        subagent: bool = False,
-        redactor: Redactor | None = None,
+        self, records: Iterable[Record], *, subagent: bool = False, redactor: Redactor | None = None
     ) -> None:
         read = Collector(ContentStore(redactor), subagent=subagent, embedded=True)
         read.read(records)

@@ -476,15 +476,8 @@ class _Case:
             words += [posixpath.basename(problem.file), problem.symbol]
             evidence = f"{problem.file}:{problem.line}: {problem.message}"
         lesson = lesson_of(self.text, [*words, *self.tests[:3]])
-        return Judgement(
-            "revealed",
-            reason,
-            _cut(evidence),
-            culprit.author,
-            culprit.by,
-            culprit.confidence,
-            lesson,
-        )
+        who, by, confidence = culprit.author, culprit.by, culprit.confidence
+        return Judgement("revealed", reason, _cut(evidence), who, by, confidence, lesson)
 
     def _is_the_task(self) -> bool:
         """Return True if the user asked for such a failure to be mended."""

@@ -83,14 +83,35 @@ class RunResult(NamedTuple):
     end: int
 
 
+_BUN = re.compile(
+    r"^(?:bun test v\d.*|\((?:pass|fail|skip|todo)\) .*|[ \t]*(?P<end>\d+ fail))$", re.MULTILINE
+)
+
+
+def _bun_logs(text: str) -> Iterator[range]:
+    """Yield where runs of bun stand, up to their summaries: other summaries there are logs."""
+    start = -1
+    for match in _BUN.finditer(text):
+        if match["end"] and start >= 0:
+            yield range(start, match.start())
+            start = -1
+        elif not match["end"] and start < 0:
+            start = match.start()
+
+
 def run_result(text: str) -> RunResult | None:
     """Return what the summary lines in a cleaned output say; ``None`` where there are none."""
     end, passed, seen = 0, True, False
+    logs = list(_bun_logs(text)) if " fail" in text else []
     for match in _COUNTS.finditer(text):
+        if match["bun"] is None and any(match.end() in log for log in logs):
+            continue
         seen, end = True, match.end()
         passed &= not any(int(count) for count in match.groups() if count)
     for match in _WORDS_FAILED.finditer(text):
         # Bun, pytest and others print the same words for single tests, and in logs.
+        if any(match.end() in log for log in logs):
+            continue
         if not seen or text[match.start() :].startswith(("FAIL\t", "--- FAIL", "FAIL\n")):
             passed, seen = False, True
             end = max(end, match.end())

@@ -112,7 +112,7 @@ _COMMITTED = re.compile(r"^\[\S+(?: \(root-commit\))? [0-9a-f]{7,}\] .*$", re.MU
 #: What a result must hold before its text is decoded and read.
 MAY_BE_SOFT = re.compile(
     rb"FAIL|Traceback|rror|ERROR|fatal: |panic: |npm |: \*\*\*|not found|No such file|failed"
-    rb"|failing|Exit code"
+    rb"|failing|\d fail|Exit code"
 )
 
 # Separators inside quotes do not count.

@@ -443,8 +443,7 @@ def incomplete_prefixes(lake: Lake) -> list[str]:
 def pairs_without_difference(lake: Lake) -> list[str]:
     """Return the pairs that prefer an action to itself."""
     return _ids(
-        lake,
-        "SELECT pair_id FROM pairs WHERE CAST(chosen AS VARCHAR) = CAST(rejected AS VARCHAR)",
+        lake, "SELECT pair_id FROM pairs WHERE CAST(chosen AS VARCHAR) = CAST(rejected AS VARCHAR)"
     )
 
 

@@ -603,11 +603,7 @@ def _finished(
 
 
 def _unknown(
-    lake: Lake,
-    session: str,
-    dry_run: bool,
-    ledger: str | Path | None,
-    progress: Progress | None,
+    lake: Lake, session: str, dry_run: bool, ledger: str | Path | None, progress: Progress | None
 ) -> WithdrawReport:
     """Add a tombstone for a session that is not in the lake."""
     report = WithdrawReport([session], dry_run, next=_next(lake, [session]))

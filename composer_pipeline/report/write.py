@@ -92,11 +92,7 @@ def default_place(lake: Lake) -> Path:
 
 
 def write_report(
-    lake: Lake,
-    out: str | Path = "",
-    *,
-    run_root: str | Path = "",
-    progress: Progress | None = None,
+    lake: Lake, out: str | Path = "", *, run_root: str | Path = "", progress: Progress | None = None
 ) -> ReportFile:
     """Write the lake's dataset version as one HTML file.
 

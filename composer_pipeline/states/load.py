@@ -232,10 +232,7 @@ def failure_chains(lake: Lake, state_ids: Collection[str]) -> dict[str, list[dic
 
 
 def list_states(
-    lake: Lake,
-    *,
-    days: Iterable[str] | None = None,
-    sessions: Collection[str] | None = None,
+    lake: Lake, *, days: Iterable[str] | None = None, sessions: Collection[str] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield the listed columns of each state, day by day, in the order of time."""
     for day in lake.chosen_days("states", days):

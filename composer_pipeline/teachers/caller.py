@@ -227,12 +227,7 @@ class Caller:
         return why
 
     async def _buy(  # noqa: C901  one loop over the answers of ledger and provider
-        self,
-        question: Question,
-        teacher: Teacher,
-        window: TeacherWindow,
-        *,
-        first_pass: bool,
+        self, question: Question, teacher: Teacher, window: TeacherWindow, *, first_pass: bool
     ) -> tuple[str, Outcome | None]:
         """Ask until there is an answer; return why there is none, and the last outcome."""
         tries = sent_us = 0

@@ -253,11 +253,7 @@ def sessions_of_first(
         kept = pc.and_(kept, rows["on_active_path"])
     rows = rows.filter(kept)
     keys = pa.table(
-        {
-            "fine": pc.invert(_went_wrong_in(rows)),
-            "ts": rows["ts"],
-            "state_id": rows["state_id"],
-        }
+        {"fine": pc.invert(_went_wrong_in(rows)), "ts": rows["ts"], "state_id": rows["state_id"]}
     )
     order = pc.sort_indices(
         keys, sort_keys=[(name, "ascending", "at_start") for name in keys.column_names]

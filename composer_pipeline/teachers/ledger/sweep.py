@@ -15,12 +15,7 @@ from composer_pipeline.teachers.ledger.values import NotQuiescent, SweepMismatch
 
 
 def sweep(
-    run_scope: str,
-    key_usage: Pico,
-    baseline: Pico,
-    *,
-    grace_s: float = 0.0,
-    since_us: int = 0,
+    run_scope: str, key_usage: Pico, baseline: Pico, *, grace_s: float = 0.0, since_us: int = 0
 ) -> Operation[SweepResult]:
     """Charge a run's unknown attempts what they cost, by the meter of the run's own keys.
 

@@ -50,11 +50,7 @@ from composer_pipeline.testing.openrouter.faults import (
     read_json,
     refusal,
 )
-from composer_pipeline.testing.openrouter.models import (
-    MODELS,
-    SimulatedModel,
-    aliases,
-)
+from composer_pipeline.testing.openrouter.models import MODELS, SimulatedModel, aliases
 from composer_pipeline.testing.personas import Script
 
 _HANG_S = 3600.0

@@ -423,6 +423,7 @@ def forget(
             runs=_runs(lake),
         )
         if dry_run:
+            report.replies = opened.erasable(plan.sessions) if opened else 0
             return report
         lake.put_bytes(PLAN, json.dumps(asdict(plan), indent=1).encode())
         report.replies = _from_ledger(lake, opened, plan, first=pending is None)

@@ -137,6 +137,8 @@ class Caller:
         #: Scope -> the least worst case that it refused, and what had to be free for it; the
         #: scope that refused first is the first.
         self.too_dear: dict[str, tuple[Pico, Pico]] = {}
+        #: Whether nothing more is bought.
+        self.closed = False
         #: Scope -> the day of the call that it refused first.
         self.stopped_at: dict[str, str] = {}
         self._largest = NOTHING
@@ -314,6 +316,23 @@ class Caller:
         others = () if alone else self._flying.values()
         most = max([amount, *others, *self._lost.values()]) if self._tight else self._largest
         return Pico(max(most, min(HEADROOM_CALLS * most, self.ceiling // share)))
+
+    def free(self) -> dict[str, Pico]:
+        """Return scope -> what may still be spent, of the scopes that every call is charged to."""
+        every = self.calls.scopes(Call("", "", "", "", {}))
+        shared = [name for name in every if not name.startswith(("teacher:", "partition:"))]
+        scopes = self.commits.ledger.status()
+        return {
+            name: Pico(scope.ceiling - scope.spent - scope.held)
+            for name in shared
+            if (scope := scopes.get(name)) and scope.ceiling is not None
+        }
+
+    def close(self, scope: str, needed: Pico, day: str) -> None:
+        """Buy nothing more: a scope has no room to begin a state, for which this had to be free."""
+        self.closed = True
+        self.stopped_at.setdefault(scope, day)
+        self.too_dear[scope] = NOTHING, needed
 
     def _refused(self, scope: str, question: Question, room: Pico) -> None:
         """Record the least worst case that a scope refused: only cheaper calls go on."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.money import Pico, ceiling_of
+from composer_pipeline.money import NOTHING, Pico, ceiling_of
 from composer_pipeline.reports import Progress
 from composer_pipeline.teachers.caller import Answers, Caller
 from composer_pipeline.teachers.catalogue import preflight
@@ -50,7 +50,8 @@ from composer_pipeline.teachers.report import (
     replay_report,
     snapshot,
 )
-from composer_pipeline.teachers.selection import DaysFirst, Selector, by_day
+from composer_pipeline.teachers.request import worst_case
+from composer_pipeline.teachers.selection import DaysFirst, Fits, Selector, by_day
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 
 if TYPE_CHECKING:
@@ -246,6 +247,11 @@ class _Run:
         #: (state_id, teacher) that were asked, or will be.
         self.asked: set[tuple[str, str]] = set()
         self._recovered: set[tuple[str, str]] = set()
+        #: (teacher, day) -> states it has answered.
+        self._bought: dict[tuple[str, str], set[str]] = {}
+        #: State -> bytes of the first teacher's question; teacher -> how many more its own has.
+        self._sizes: dict[str, int] = {}
+        self._longer: dict[str, int] = {}
         days = by_day(questions.states, days_first) if days_first else []
         #: Days that are not done, the next one first.
         self._open_days = [states[0].day for states in days]
@@ -409,7 +415,9 @@ class _Run:
             wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
             days = set()
             before = len(named)
-            for state, teacher in selector.next_wave(states, teachers, answers.of):
+            short: list[tuple[str, Pico, str]] = []
+            wave = selector.next_wave(states, teachers, answers.of, self._fits(short))
+            for state, teacher in wave:
                 if not teacher.asks(state.state_id):
                     continue
                 pair = (state.state_id, teacher.name)
@@ -418,10 +426,59 @@ class _Run:
                     wanted[teacher.name].add(state.state_id)
                     days.add(state.day)
                 named.add(pair)
+            if short and not wave:
+                self.caller.close(*short[0])  # what is left is counted, and nothing bought
+                continue
             if len(named) == before:
                 return
             self._finish_days(next(day for day in [*self._open_days, *days] if day in days))
             await self._ask_round(wanted)
+
+    def _fits(self, short: list[tuple[str, Pico, str]]) -> Fits:
+        """Return :data:`Fits` for a wave; another process may still spend the same money.
+
+        ``short`` gets the scope that has no room, what had to be free there, and the state's day.
+        """
+        total, free = 0, self.caller.free()
+
+        def fits(state: "TraceState", teachers: Sequence[Teacher]) -> bool:
+            nonlocal total
+            if self.caller.closed:
+                return True
+            amounts = self._worst(state, teachers)
+            worst = sum(amounts)
+            needed = Pico(
+                worst + max(amounts, default=NOTHING)
+            )  # one may be lost and fetched again
+            scope = next((name for name, left in free.items() if total + needed > left), "")
+            if scope:
+                short.append((scope, needed, state.day))
+            else:
+                total += worst
+            return not scope
+
+        return fits
+
+    def _worst(self, state: "TraceState", teachers: Sequence[Teacher]) -> list[Pico]:
+        """Return what each teacher without a reply may cost at a state."""
+        found = []
+        for teacher in teachers:
+            if (teacher.name, state.day) not in self._bought:
+                rows = self.ledger.bought(teacher.name, state.day)
+                self._bought[teacher.name, state.day] = {state_id for state_id, _ in rows}
+            if state.state_id not in self._bought[teacher.name, state.day]:
+                found.append(worst_case(teacher, self._size(state, teacher)))
+        return found
+
+    def _size(self, state: "TraceState", teacher: Teacher) -> int:
+        """Return the bytes of a question; between teachers they differ by a constant."""
+        first = self.questions.teachers[0]
+        if state.state_id not in self._sizes:
+            self._sizes[state.state_id] = len(self.questions.request(state, first).body)
+        size = self._sizes[state.state_id]
+        if teacher.name not in self._longer:
+            self._longer[teacher.name] = len(self.questions.request(state, teacher).body) - size
+        return size + self._longer[teacher.name]
 
     def _finish_days(self, up_to: str = "") -> None:
         """Report the days before one, or all, as done."""

@@ -161,13 +161,19 @@ DaysFirst = Literal["", "oldest", "newest"]
 #: reply, a state too long for it, no budget, an unknown outcome). A teacher that was not asked
 #: yet is absent. Replies of earlier runs count as soon as the pair is in a wave, at no cost.
 KnownActions = Callable[[str], Mapping[str, Action | None]]
+#: Whether the ceilings pay for what some teachers may cost at a state, beside the wave so far.
+Fits = Callable[["TraceState", Sequence[Teacher]], bool]
 
 
 class Selector(Protocol):
     """Chooses what to buy, wave by wave. One object serves one run."""
 
     def next_wave(
-        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: KnownActions
+        self,
+        states: Sequence["TraceState"],
+        teachers: Sequence[Teacher],
+        answers: KnownActions,
+        fits: Fits,
     ) -> Sequence[tuple["TraceState", Teacher]]:
         """Return the pairs to ask next; an empty sequence ends the run.
 
@@ -175,6 +181,7 @@ class Selector(Protocol):
             states: every selected state of the run, the same in each call.
             teachers: every selected teacher, the same in each call.
             answers: what has come back; see :data:`KnownActions`.
+            fits: see :data:`Fits`; a state that is begun without it may be left without a vote.
 
         Pairs of an earlier wave and states outside a teacher's ``ask_share`` are passed over; a
         wave of nothing else ends the run. The order of calls within a wave is not the selector's.
@@ -405,16 +412,37 @@ class CurtailedSelector:
         self._closed: set[str] = set()
 
     def next_wave(
-        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: KnownActions
+        self,
+        states: Sequence["TraceState"],
+        teachers: Sequence[Teacher],
+        answers: KnownActions,
+        fits: Fits,
     ) -> Sequence[tuple["TraceState", Teacher]]:
-        """Return what to ask next; nothing once every vote is decided."""
+        """Return what to ask next; nothing once every vote is decided.
+
+        What was begun is finished before anything else is begun: a reply without a second one
+        beside it can never vote.
+        """
         if self._groups is None:
             self._prepare(states, teachers)
         assert self._groups is not None
         self._answers = answers
         for group in self._groups:
-            wave = [(state, teacher) for state in group for teacher in self._next(state, answers)]
-            if wave:
+            begun = [state for state in group if answers(state.state_id)]
+            wave = [(state, teacher) for state in begun for teacher in self._next(state, answers)]
+            short = False
+            for state in () if wave else group:
+                wanted = self._next(state, answers)
+                if not wanted:
+                    continue
+                if not fits(state, self._for_a_vote(state, wanted)):
+                    self._closed.discard(state.state_id)
+                    short = True
+                    if wave:
+                        break
+                    continue
+                wave += [(state, teacher) for teacher in wanted]
+            if wave or (short and self._days_first):
                 self._asked.update((state.state_id, teacher.name) for state, teacher in wave)
                 return wave
         return []
@@ -484,6 +512,11 @@ class CurtailedSelector:
             self._closed.add(state.state_id)
         # A control's answer decides nothing, so it need not wait for the vote.
         return wanted + [teacher for teacher in open_ if teacher.control]
+
+    def _for_a_vote(self, state: "TraceState", wanted: list[Teacher]) -> list[Teacher]:
+        """Return the teachers that are wanted first, and those that a vote needs besides."""
+        voters = remaining_voters(self._of(state), {}, self.decide)[: self.decide.quorum]
+        return [*wanted, *(teacher for teacher in voters if teacher not in wanted)]
 
     def _wanted(self, state: "TraceState", known: Mapping[str, Action | None]) -> list[Teacher]:
         return next_voters(state, self._teachers, known, self.decide, self.selection.curtail)

@@ -5,6 +5,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def test_no_byte_is_left_and_the_rest_is_whole(lake: Lake, victim: str, tmp_path
     assert any(name.startswith("lake/archive/") for name in before)
     others = {row["session_id"] for row in lake.rows("states")} - {victim}
     paid = spent(lake)
+    said = forget(lake, session=victim[:13], ledger=books(lake), dry_run=True)
     report = forget(lake, session=victim[:13], ledger=books(lake))
+    assert said == replace(report, dry_run=True)
     assert (report.sessions, report.repeating) == ([victim], [])
     assert report.archived_files
     assert report.pairs

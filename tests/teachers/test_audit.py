@@ -91,7 +91,9 @@ def test_the_estimate_and_its_error_are_those_of_poisson_sampling(lake: Lake) ->
     share = 0.25
     selector = CurtailedSelector(section(skip=["todo"], audit_share=share), ByText())
     known: dict[str, dict[str, Action | None]] = {s: {} for s in ids}
-    while wave := selector.next_wave(states, teachers, lambda state_id: known[state_id]):
+    while wave := selector.next_wave(
+        states, teachers, lambda state_id: known[state_id], lambda *_: True
+    ):
         for state, who in wave:
             known[state.state_id][who.name] = Action("another")
     report = selector.report()

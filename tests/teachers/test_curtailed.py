@@ -123,7 +123,9 @@ def ask(
     known: dict[str, dict[str, Action | None]] = {s.state_id: {} for s in states}
     number = {s.state_id: n for n, s in enumerate(states)}
     waves = 0
-    while wave := selector.next_wave(states, teachers, lambda state_id: known[state_id]):
+    while wave := selector.next_wave(
+        states, teachers, lambda state_id: known[state_id], lambda *_: True
+    ):
         waves += 1
         assert waves < 20
         for state, who in wave:
@@ -223,13 +225,13 @@ def test_trouble_first_in_whole_sessions(lake: Lake) -> None:
     states = list(load_states(lake, days=["2026-11-17"]))
     options = {"prioritise": True, "audit_share": 0.0}
     selector = CurtailedSelector(Selection.model_validate(options), ByText())
-    first = selector.next_wave(states, TEACHERS, lambda _: {})
+    first = selector.next_wave(states, TEACHERS, lambda _: {}, lambda *_: True)
     sessions = {state.session_id for state, _ in first}
     assert "p5" in sessions
     assert len(sessions) == 2  # a quarter of the sessions, each whole
     assert len(first) == 2 * 3 * 3
     few = CurtailedSelector(Selection.model_validate({"max_states": 1, **options}), ByText())
-    ((state, _), *_) = few.next_wave(states, TEACHERS, lambda _: {})
+    ((state, _), *_) = few.next_wave(states, TEACHERS, lambda _: {}, lambda *_: True)
     assert state.error_kind
 
 

@@ -15,7 +15,7 @@ from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.questions import Questions
 from composer_pipeline.teachers.report import ReplayReport
 from composer_pipeline.teachers.run import replay
-from composer_pipeline.teachers.selection import KnownActions
+from composer_pipeline.teachers.selection import Fits, KnownActions
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
@@ -72,7 +72,11 @@ def test_a_call_that_another_process_lost_is_not_sent_again_at_once(
 
     class Waves:
         def next_wave(
-            self, states: Sequence[TraceState], teachers: Sequence[Teacher], answers: KnownActions
+            self,
+            states: Sequence[TraceState],
+            teachers: Sequence[Teacher],
+            answers: KnownActions,
+            fits: Fits,
         ) -> Sequence[tuple[TraceState, Teacher]]:
             if not answers(first.state_id):
                 return [(first, teachers[0])]

@@ -96,3 +96,37 @@ def test_the_curtailed_plan_is_the_curtailed_bill_within_five_percent(
 
 def test_no_selection_no_selector(teacher_set: TeacherSet) -> None:
     assert selector_for(teacher_set, VoteDecision()) is None
+
+
+@pytest.mark.parametrize(
+    ("curtail", "cents"), [("exact", 1), ("exact", 2), ("exact", 4), ("student", 1)]
+)
+def test_a_ceiling_leaves_no_state_with_one_reply_that_can_never_vote(
+    lake: Lake, teacher_set: TeacherSet, served: LoopbackOpenRouter, curtail: str, cents: int
+) -> None:
+    """A reply alone is worth nothing but where it says that the agent was right."""
+    curtailed = selected(teacher_set, curtail=curtail)
+    options: dict[str, Any] = {"max_usd": Decimal(cents) / 100, "teachers": NAMES}
+
+    def go() -> ReplayReport:
+        selector = selector_for(curtailed, VoteDecision(), teachers=NAMES)
+        return replay(lake, curtailed, selector=selector, **options)
+
+    report = go()
+    assert report.exhausted_scope.startswith("run:")
+    assert report.left_usd is not None
+    assert report.next_call_usd is not None
+    assert report.next_call_usd > report.left_usd
+    replies: dict[str, set[str]] = {}
+    for row in lake.rows("replies"):
+        replies.setdefault(row["state_id"], set()).add(row["teacher"])
+    assert 0 < len(replies) < 160
+    alone = [names for names in replies.values() if len(names) == 1]
+    assert all(names == {"contrarian"} for names in alone)
+    assert curtail == "student" or not alone
+    assert served.billed <= cents * 10**10
+    options["max_usd"] = Decimal(5)
+    again = go()
+    assert again.cached == report.replies
+    assert not again.exhausted_scope
+    assert served.duplicate_bills() == 0

@@ -22,7 +22,7 @@ from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.values import LedgerFull
 from composer_pipeline.teachers.report import ReplayReport, Snapshot
 from composer_pipeline.teachers.run import replay
-from composer_pipeline.teachers.selection import KnownActions
+from composer_pipeline.teachers.selection import Fits, KnownActions
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault, SeenRequest
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
@@ -50,7 +50,11 @@ class Curtailed:
         self.seen: list[dict[str, Mapping[str, Action | None]]] = []
 
     def next_wave(
-        self, states: Sequence[TraceState], teachers: Sequence[Teacher], answers: KnownActions
+        self,
+        states: Sequence[TraceState],
+        teachers: Sequence[Teacher],
+        answers: KnownActions,
+        fits: Fits,
     ) -> Sequence[tuple[TraceState, Teacher]]:
         self.seen.append({state.state_id: dict(answers(state.state_id)) for state in states})
         if len(self.seen) == 1:

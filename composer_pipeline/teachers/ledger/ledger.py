@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
@@ -323,6 +323,13 @@ class Ledger:
                 deleted = _delete(session, self.name, list(sessions))
             self._store.compact()
         return deleted
+
+    def erasable(self, sessions: Collection[str]) -> int:
+        """Return how many replies :meth:`erase` would delete."""
+        keys = "SELECT key FROM call WHERE session_id IN :many"
+        rows = self._read(f"SELECT key, session_id FROM call WHERE key IN ({keys})", list(sessions))
+        shared = {key for key, session_id in rows if session_id not in sessions}
+        return len(self.replied({key for key, _ in rows} - shared))
 
     # -- what is unknown -----------------------------------------------------------------
 

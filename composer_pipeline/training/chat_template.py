@@ -121,9 +121,10 @@ class ChatTemplate:
             raise Dropped(f"chat template rejects it: {reason}") from error
         return text
 
-    def response(self, window: Sequence[Message], tools: Sequence[Any], action: Message) -> str:
-        """Return the text of an action after a window whose assistant's header is open."""
-        head = self.render(window, tools, open_=True)
+    def response(
+        self, window: Sequence[Message], tools: Sequence[Any], action: Message, head: str
+    ) -> str:
+        """Return the text of an action after a window; ``head`` is its text with an open header."""
         full = self.render([*window, action], tools, open_=False)
         if full.startswith(head):
             return full[len(head) :]
@@ -138,7 +139,7 @@ class ChatTemplate:
         history = self.form.history(probe)
         try:
             text = self.render(history, [], open_=True)
-            answer = self.response(history, [], self.form.action(action))
+            answer = self.response(history, [], self.form.action(action), text)
         except Dropped:
             return False
         places = [text.find(word) for word in _words(history)]

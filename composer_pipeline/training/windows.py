@@ -221,6 +221,7 @@ class Windows:
         self.texts = Texts(tokenizer)
         added = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
         self._sizes: dict[str, int] = {}
+        self._latest: tuple[Sequence[Message], Sequence[Any], str, list[int]] | None = None
         self._overhead = self._measured_overhead()
         self._special = re.compile("|".join(map(re.escape, added)) or r"(?!)")
 
@@ -252,14 +253,21 @@ class Windows:
 
     def prompt_ids(self, window: Sequence[Message], tools: Sequence[Any]) -> list[int]:
         """Return the ids of a window, ending with the assistant's header."""
-        return self.ids(self.render(window, tools, open_=True))
+        return self._opened(window, tools)[1]
+
+    def _opened(self, window: Sequence[Message], tools: Sequence[Any]) -> tuple[str, list[int]]:
+        """Return text and ids of a window with an open header; of the same one made once."""
+        if self._latest is None or self._latest[0] is not window or self._latest[1] is not tools:
+            text = self.render(window, tools, open_=True)
+            self._latest = window, tools, text, self.ids(text)
+        return self._latest[2:]
 
     def response_ids(
         self, window: Sequence[Message], tools: Sequence[Any], action: Message
     ) -> list[int]:
         """Return the action's ids after the window, including the end token."""
-        head = self.render(window, tools, open_=True)
-        text = self.template.response(window, tools, self.template.form.action(action))
+        head, _ = self._opened(window, tools)
+        text = self.template.response(window, tools, self.template.form.action(action), head)
         ids = self._after(head, text)
         end = self.tokenizer.eos_token_id
         while end in ids and ids[-1] != end:

@@ -436,12 +436,11 @@ def kept_by_layer(shape: ModelShape, recipe: TrainingRecipe, load: Load) -> int:
     if not r:  # the norms' weights are trained: the second factor of their gradients
         norms += 2 * 4 * h + (4 * (q + kv) if shape.qk_norm else 0)
     attention = b * (2 * q + 2 * kv) + 4 * shape.heads
-    if load.padded:  # a mask: transformers repeats keys and values for each query head
-        attention += b * 2 * (q - kv)
-        if not load.shared:  # one row of the mask in the attention's own precision
-            attention += b * load.width
-    if recipe.attention == "eager":
-        attention += load.width * shape.heads * (b + 4)
+    if load.padded:  # a mask, whose row is kept: keys and values are repeated for each query head
+        attention += b * (2 * (q - kv) + load.width * (not load.shared))
+    if recipe.attention == "eager":  # repeats them always, and keeps scores in float32 and in half
+        result = not r or (not half and "o_proj" in shape.targets(recipe))
+        attention = b * q * (3 + result) + load.width * shape.heads * (6 if half else 4)
     mlp = 3 * b * i
     inputs = _inputs(shape, recipe, b)
     inputs += b * r * len(shape.targets(recipe))  # what an adapter's second factor reads

@@ -5,15 +5,18 @@ import random
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
+from tests.trainers.trl import oracle
 from tests.trainers.trl.toy import random_rows
 from trainers.trl import attention
 from trainers.trl.policy import Policy, frozen_copy
 from trainers.trl.rows import Row
+from trainers.trl.shared_prefix import PROMPT, why_not
 from trainers.trl.trees import Layout, Tree, block_mask, visible
 
 #: All shipped recipes; those that differ most in what they train run with the quick tests.
@@ -133,10 +136,77 @@ def test_packed_rows_have_the_states_of_padded_ones(compiled):
 
 def test_a_model_with_eager_attention_stays_with_dense_masks(compiled):
     fused = model()
-    assert attention.is_fused(fused, "cpu")
+    for implementation in ("sdpa", "flash_attention_2"):
+        fused.config._attn_implementation = implementation
+        assert attention.is_fused(fused, "cpu")
     fused.config._attn_implementation = "eager"
     assert not attention.is_fused(fused, "cpu")
     assert not attention.is_fused(model(), "meta")
+
+
+@pytest.mark.parametrize(
+    ("teacher", "lora"), [("frozen", {"r": 4}), ("ema", {"r": 4}), ("frozen", {"r": 0})]
+)
+def test_no_forward_but_the_probes_leaves_the_compiled_call(
+    compiled, build_trainer, tiny_tokenizer, teacher, lora
+):
+    """Base pass, policy, teacher, and what checkpointing computes again on the way back."""
+    read, base = [], model()
+    for layer in base.model.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda module, _, given: read.append(
+                (given["hidden_states"].shape[-2], module.config._attn_implementation)
+            ),
+            with_kwargs=True,
+        )
+    sdpo = {"teacher": teacher, "hint_gain": False}
+    how = tiny_recipe(
+        "toy", channels={"grpo": {}, "sdpo": sdpo, "dpo": {}, "sft": {}}, lora=lora,
+        activation_checkpointing=True,
+    )  # fmt: skip
+    trainer = build_trainer(base, tiny_tokenizer, how, random_rows(4, 120))
+    scored = len(read)
+    trainer.training_step(trainer.model, {})
+    assert len(read) > scored
+    assert {name for tokens, name in read if tokens > 2 * PROMPT} == {attention.NAME}
+    plain = how.model_copy(update={"activation_checkpointing": False})
+    other = build_trainer(model(), tiny_tokenizer, plain, random_rows(4, 120))
+    other.training_step(other.model, {})
+    torch.testing.assert_close(oracle.gradient(trainer.model), oracle.gradient(other.model))
+
+
+@pytest.mark.parametrize("fault", ["refuses", "returns nothing of use"])
+def test_a_compiled_call_that_fails_on_a_device_is_found_by_the_probe(compiled, monkeypatch, fault):
+    """Rows are then read apart; otherwise the run would end, or train on wrong states."""
+
+    def faulty(module, query, *_, **__):
+        if fault == "refuses":
+            raise ValueError("no kernel for this head")
+        return torch.zeros_like(query).transpose(1, 2), None
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, attention.NAME, faulty)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=24, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=3, initializer_range=0.5,
+    )  # fmt: skip
+    policy = Policy(LlamaForCausalLM(config).eval(), pad=4, device="cpu")
+    assert why_not(policy, tiny_recipe("toy")) is not None
+    assert not policy.packed
+    monkeypatch.undo()
+
+
+def test_a_measured_step_goes_back_several_times_through_one_compiled_call(compiled, monkeypatch):
+    """Once for each channel: torch may not reuse the memory of the first way back."""
+    monkeypatch.setattr(attention, "BACKEND", "aot_eager")
+    layout = Layout([Tree([Row([1] * 9, [2, 3])])], 0, packed=True)
+    query, key, value = (
+        torch.randn(1, 1, layout.ids.shape[-1], 8, requires_grad=True) for _ in "qkv"
+    )
+    out, _ = attention._forward(None, query, key, value, block_mask(layout.ends, "cpu"), 0.3)
+    (first,) = torch.autograd.grad(out.sum(), query, retain_graph=True)
+    (second,) = torch.autograd.grad(out.sum(), query)
+    assert torch.equal(first, second)
 
 
 def test_one_graph_serves_all_lengths(compiled):

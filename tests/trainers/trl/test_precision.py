@@ -9,8 +9,12 @@ from transformers import TrainerCallback
 from composer_pipeline.diloco.supervisor import EXIT_WOULD_REPEAT
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
+from tests.trainers.trl import toy
 from trainers.trl import base_pass, plan, policy, replica
 from trainers.trl.policy import load_base
+from trainers.trl.rows import Row, backbone_and_head
+from trainers.trl.shared_prefix import SharedStates
+from trainers.trl.trees import Item, trees_of
 
 
 class Gradient(TrainerCallback):
@@ -66,6 +70,33 @@ def test_every_weight_under_bf16_stays_in_fp32(build_trainer, tokenizer, data, t
     with trainer.policy._autocast():
         assert torch.get_autocast_dtype("cpu") is torch.bfloat16
         assert torch.is_autocast_enabled("cpu")
+    masks = []
+    backbone_and_head(trainer.policy.model)[0].register_forward_pre_hook(
+        lambda _, __, given: masks.append(given["attention_mask"]), with_kwargs=True
+    )
+    trainer.training_step(trainer.model, {})
+    trees = [mask for mask in masks if mask.ndim == 4]  # of all pairs: what it takes counts
+    assert {mask.dtype for mask in trees} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("trees", [True, False])
+def test_scores_of_all_pairs_are_held_where_the_recipe_says_eager_alone(
+    tiny_model, attention, trees
+):
+    """By rows and by trees, on the way back too: at 16k tokens they are gigabytes a layer."""
+    recipe = tiny_recipe(tiny_model, attention=attention)
+    read = policy.Policy(load_base(tiny_model, recipe), pad=0, device="cpu")
+    read.model.get_input_embeddings().requires_grad_(False)  # the largest tensor of a tiny model
+    rows = [Row([5] * 200, [6] * 100), Row([5] * 200, [7] * 100)]
+    with toy.Largest() as largest:
+        if trees:
+            read = SharedStates(read, trees_of([Item("c", 0, rows)], 1000))
+        read.states(rows)[0].sum().backward()
+        if trees:
+            read.backward(again=False)
+    tokens = 398 if trees else 300
+    assert (largest.numel >= 4 * tokens**2) == (attention == "eager")
 
 
 def test_devices_that_cannot_run_a_recipe_are_named_before_the_first_step(monkeypatch):
@@ -81,8 +112,9 @@ def test_devices_that_cannot_run_a_recipe_are_named_before_the_first_step(monkey
     with pytest.raises(InputError, match="dtype: bf16, which Tesla T4 does not compute"):
         policy.check_devices(half)
     policy.check_devices(tiny_recipe("toy"))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
-    policy.check_devices(half)
+    for capability in ((8, 0), (8, 6), (9, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda c=capability: c)
+        policy.check_devices(half)
     for version in ("2.10.1", "2.14.0+cu131"):
         monkeypatch.setattr(torch, "__version__", version)
         with pytest.raises(InputError, match=r"torch 2\.1.* install torch==2\.13\.0, or set"):

@@ -1,12 +1,12 @@
 """A tree's states and gradients are those of its sequences; its masks agree; it says when not."""
 
 import copy
+import importlib.util
 import random
 from functools import partial
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -19,6 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
+from tests.trainers.trl.toy import Largest
 from trainers.trl import shared_prefix
 from trainers.trl.attention import NAME
 from trainers.trl.policy import Policy, tree_attention
@@ -147,10 +148,9 @@ def random_trees(seed, count=3, rows=12):
 
 def test_a_packed_row_has_whole_blocks_and_at_least_two():
     """torch compiles a row of one block by itself."""
-    for answer, width in ((9, 2), (2 * BLOCK - 1, 2), (2 * BLOCK, 3), (3 * BLOCK, 4)):
-        layout = Layout([Tree([Row([1], [2] * answer)])], 0, packed=True)
-        assert layout.ids.shape[-1] in (width * BLOCK, (width - 1) * BLOCK)
-        assert layout.ids.shape[-1] >= 2 * BLOCK
+    for tokens, blocks in ((9, 2), (2 * BLOCK, 2), (2 * BLOCK + 1, 3), (3 * BLOCK, 3)):
+        layout = Layout([Tree([Row([1], [2] * tokens)])], 0, packed=True)
+        assert layout.ids.shape[-1] == blocks * BLOCK
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -206,19 +206,6 @@ def test_flex_attention_computes_what_the_dense_mask_does():
     torch.testing.assert_close(flex, dense)
 
 
-class Largest(TorchDispatchMode):
-    """Keeps the number of elements of the largest tensor that is made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, (list, tuple)) else [out]:
-            if isinstance(tensor, torch.Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return out
-
-
 @pytest.mark.parametrize("size", [8192, 16384])
 def test_a_mask_of_blocks_holds_no_tensor_beyond_the_rows_own_size(size):
     prompt = [i % 31 for i in range(size - 600)]
@@ -257,13 +244,27 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
     assert why_not(student(narrow), recipe.model_copy(update={"dtype": "bf16"})) == said
     assert all(torch.equal(before[name], p) for name, p in narrow.named_parameters())
     assert why_not(student(llama(torch.bfloat16)), recipe) is None
-    # A window that no row of the run reaches does no harm.
+    # A window that only the last tokens of a row reach, and one that no row reaches.
+    late = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=68)).eval()
+    assert why_not(student(late), recipe) == said
     wide = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=100)).eval()
     assert why_not(student(wide), recipe) is None
     gpt2 = GPT2LMHeadModel(
         GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=2, n_positions=64)
     )
     assert why_not(student(gpt2.eval()), recipe) is None
+
+
+def test_a_device_that_is_full_says_nothing_about_a_model():
+    """Or a run would read its rows apart, at several times the cost, and blame the model."""
+
+    def full(_):
+        raise torch.OutOfMemoryError("no memory")
+
+    model = llama(torch.float32)
+    model.model.layers[1].mlp.down_proj.forward = full
+    with pytest.raises(torch.OutOfMemoryError):
+        why_not(student(model), tiny_recipe("toy"))
 
 
 def test_a_probe_leaves_the_model_as_it_was():
@@ -295,7 +296,9 @@ def test_states_know_a_gradient_that_is_not_finite():
 def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     told = Policy(llama(torch.float32), pad=0, device="cuda")
     recipe = tiny_recipe("toy")
-    monkeypatch.setattr(shared_prefix, "can_compile", lambda: False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "triton" or None)
+    assert shared_prefix._no_flex(told) is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     said = why_not(told, recipe)
     assert said is not None
     assert "no module triton" in said

@@ -11,6 +11,7 @@ import random
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from composer_pipeline.training.rows import Demonstration, Group, Hint, Pair, TrainingData
@@ -103,6 +104,19 @@ def random_rows(count, longest, seed=7) -> TrainingData:
     return TrainingData(groups=groups, pairs=pairs, hints=hints, demonstrations=demonstrations)
 
 
+class Largest(TorchDispatchMode):
+    """Keeps the number of elements of the largest tensor that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (list, tuple)) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return out
+
+
 @torch.no_grad()
 def held_out(model) -> dict[str, float]:
     """Return mean log p(right), log p(WRONG) and their difference on the held-out half."""
@@ -148,5 +162,9 @@ def trainer(folder, model, tokenizer, recipe, rows, **options):
     )  # fmt: skip
     # What transformers' loop sets before the first step.
     found.model.train()
+    if recipe.activation_checkpointing:
+        kwargs = found.args.activation_checkpointing_kwargs
+        found.model.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)
+        assert found.model.is_activation_checkpointing
     found.current_gradient_accumulation_steps = 1
     return found

@@ -14,6 +14,8 @@ from trl import GRPOTrainer
 from composer_pipeline.diloco.callback import trainable
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
+from tests.trainers.trl import oracle
+from tests.trainers.trl.toy import random_rows
 from trainers.trl import base_scores
 from trainers.trl import rows as batches
 from trainers.trl.__main__ import sentence
@@ -446,6 +448,51 @@ def test_out_of_memory_halves_the_micro_batch_once(make):
         else:
             with pytest.raises(ComposerError, match="micro_batch_tokens 500, half of the recipe's"):
                 trainer.train()
+
+
+@pytest.mark.parametrize(("shared_prefix", "room"), [("on", 300), ("off", 400)])
+@pytest.mark.parametrize("norms_every", [1, 4])
+def test_a_step_in_halves_is_the_whole_one(
+    build_trainer, toy_base, tiny_tokenizer, shake, norms_every, shared_prefix, room
+):
+    """On a device whose room ends behind a step's first forward, whose gradient is there then."""
+    recipe = tiny_recipe(
+        "toy", micro_batch_tokens=600, shared_prefix=shared_prefix, norms_every=norms_every,
+        channels={"grpo": {"groups_per_step": 6}, "sdpo": {"rows_per_step": 8, "hint_gain": False},
+                  "dpo": {"pairs_per_step": 6}, "sft": {"rows_per_step": 8}},
+    )  # fmt: skip
+    found = []
+    for tokens in (None, room):
+        seen, callback = events_of()
+        trainer = build_trainer(toy_base, tiny_tokenizer, recipe, random_rows(24, 60), **callback)
+        shake(trainer, 0.05)
+        trainer.training_step(trainer.model, {})  # every channel was seen alive
+        trainer.state.global_step = 1
+        read = room_for(trainer, tokens)
+        loss = float(trainer.training_step(trainer.model, {}).detach())
+        found.append((loss, oracle.gradient(trainer.model), seen[-1][2]))
+    assert [kind for kind, _, _ in seen] == ["step", "out_of_memory", "step"]
+    assert max(read[:2]) > room >= max(read[2:])
+    (whole, gradient, told), (loss, again, also) = found
+    assert loss == pytest.approx(whole, rel=1e-5)
+    assert (again - gradient).norm() / gradient.norm() < 1e-5
+    differ = {"seconds", "tokens_per_second", "peak_memory_mib", "student_tokens"}
+    for name in told.keys() - differ:
+        assert also[name] == pytest.approx(told[name], rel=1e-4, abs=1e-5), name
+
+
+def room_for(trainer, tokens):
+    """Let forwards of more tokens fail behind the first; return the tokens of each."""
+    read = []
+
+    def look(_, args, given):
+        if torch.is_grad_enabled():
+            read.append(given["input_ids"].numel())
+            if tokens and len(read) > 1 and read[-1] > tokens:
+                raise torch.OutOfMemoryError("no memory")
+
+    backbone_and_head(trainer.policy.model)[0].register_forward_pre_hook(look, with_kwargs=True)
+    return read
 
 
 # -- small parts -------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
@@ -73,6 +73,22 @@ def test_a_hint_has_its_tokens_then_plain_and_hinted_sums_of_it_and_of_the_targe
         for prompt in (plain, hinted)
     ]
     assert [value for (value,) in sums] == pytest.approx(wanted, abs=1e-3)
+
+
+def test_a_model_that_does_not_take_trees_is_scored_row_by_row(tmp_path):
+    """Or the reference would be of another attention than the policy's."""
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=40, hidden_size=24, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, initializer_range=0.3, sliding_window=20,
+    )  # fmt: skip
+    window = Policy(MistralForCausalLM(config).eval(), pad=4, device="cpu")
+    found, apart = (
+        base_pass.score(window, recipe(shared_prefix=how), DATA, tmp_path / how).references()
+        for how in ("auto", "off")
+    )
+    for name, sides in apart.items():
+        assert found[name] == pytest.approx(sides, rel=1e-4)
 
 
 def test_a_killed_pass_goes_on_from_its_parts(policy, tmp_path):

@@ -246,6 +246,18 @@ def test_a_device_with_too_little_memory_is_named_before_the_first_step(
     planner.require_devices(recipe, data, tiny_model)  # its memory is not known
 
 
+def test_a_device_that_lacks_less_than_a_tenth_of_the_plan_is_taken(data, monkeypatch):
+    path = ROOT / "tests" / "fixtures" / "configs" / "smollm2-135m.json"
+    recipe = tiny_recipe("smollm2-135m")
+    forwards = loads(recipe, windows_of(recipe, data))
+    need = peak(ModelShape.load(path), recipe, forwards, device=True).total / 2**30 + 1
+    monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", need / 1.09)])
+    planner.require_devices(recipe, data, str(path))
+    monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", need / 1.11)])
+    with pytest.raises(InputError, match="the run needs"):
+        planner.require_devices(recipe, data, str(path))
+
+
 def test_devices_are_judged_by_what_a_run_does_here(tiny_model, data, tmp_path, monkeypatch):
     small = planner_device("1", 0.5)
     monkeypatch.setattr(planner, "devices", lambda: [planner_device("0", 80), small])

@@ -80,6 +80,19 @@ def test_samples_are_counted_and_the_same_for_the_same_step(tokenizer, group):
     assert other.sample([group, group], 3) != first
 
 
+def test_replicas_sample_answers_of_their_own(make_tiny, tiny_model, group):
+    """Equal ones would teach them the same, and a round of two be worth one."""
+    two = {"replicas": 2, "rounds": 1, "inner_steps": 2}
+    recipe = tiny_recipe(tiny_model, channels={**OFF, "grpo": {"source": "sampled"}}, diloco=two)
+    drawn = []
+    for slot in (0, 1, 0):
+        (grpo,) = make_tiny(recipe, slot=slot).channels
+        sampler = grpo._sampler
+        sampler._generate = lambda prompts: torch.randint(9, 99, (len(prompts), 2)).tolist()
+        drawn.append(sampler.sample([group], 3))
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_each_part_of_the_reward_is_told_as_its_mean_over_the_answers(tokenizer, group):
     right = written(tokenizer, group.prompt_ids, json.loads(group.case)["consensus"])
     text = written(tokenizer, group.prompt_ids, {"role": "assistant", "content": "Done."})

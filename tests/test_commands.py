@@ -1,0 +1,90 @@
+"""The commands of the README and of docs/usage.md run, in the order in which they stand."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
+from composer_pipeline.testing.training import write_tiny_model
+from examples.demo.shell import LAKE
+from tests.places import ROOT
+
+PAGES = ("README.md", "docs/usage.md")
+#: Installs, and makes what the repository's own targets make: tested by what set this up.
+LEFT_OUT = ("uv tool install", "make ")
+_READ = "import json, sys; print(json.loads(sys.stdin.read().splitlines()[0])['state_id'])"
+STATE = f'$(composer-pipeline states --json | python -c "{_READ}")'
+_COPY = "import json; print(json.load(open('server.json'))['teachers'])"
+_REPLAY = f'composer-pipeline replay --teachers $(python -c "{_COPY}")'
+#: What a reader puts in for a word of the page.
+PUT_IN = {
+    "PAIR_OR_STATE_ID": STATE,
+    "STATE_ID": STATE,
+    "OPENROUTER_API_KEY=…": "OPENROUTER_API_KEY=practice",
+    "--teachers FILE": "--teachers recipes/teachers/default.yaml",
+    "composer-pipeline replay --teachers COPY": f"env -u COMPOSER_OPENROUTER_URL {_REPLAY}",
+    "cp -r lake": f"cp -r {LAKE}",
+    "YOUR_MODEL": "model",
+    "OWNER/NAME": "practice/pairs --allow-simulated",
+    "recipes/train/smollm2-cpu.yaml": "train.yaml",  # half an hour otherwise
+    "RUN": f"{LAKE}/runs/*",
+    "--rounds N": "--rounds 2",
+    "replicas URL": f"replicas $(ls -d {LAKE}/runs/*/outer | tail -n 1)",
+}
+SERVER = "python -m composer_pipeline.testing.openrouter"
+
+
+def commands(page: str) -> list[str]:
+    """Return the lines of the blocks that show commands."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+    blocks = [body for language, body in fenced if not language]
+    shown = [block for block in blocks if re.search(r"^(?:composer-pipeline|export) ", block, re.M)]
+    return [line for block in shown for line in block.splitlines()]
+
+
+def typed(line: str) -> str:
+    """Return what is typed for a line of a page."""
+    for word, value in PUT_IN.items():
+        line = line.replace(word, value)
+    if line.startswith(SERVER):
+        return f"{line} > server.json & until [ -s server.json ]; do sleep 0.2; done"
+    return line
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_pages_run_in_order(tmp_path: Path) -> None:
+    shutil.copytree(sample_sessions_dir(), tmp_path / ".claude" / "projects")
+    recipe = yaml.safe_load((recipes_dir() / "train" / "demo.yaml").read_text())
+    recipe["model"] = str(write_tiny_model(tmp_path / "model"))
+    recipe["diloco"] = {"replicas": 1, "rounds": 1, "inner_steps": 2}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(recipe))
+    for name in ("recipes", "examples", "trainers", "assets"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    lines = [line for page in PAGES for line in commands(page)]
+    assert len(lines) > 40
+    script = [typed(line) for line in lines if not line.startswith(LEFT_OUT)]
+    (tmp_path / "typed.sh").write_text("\n".join(["trap 'kill $(jobs -p) || true' EXIT", *script]))
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.demo.shell", "bash", "-euxo", "pipefail", "typed.sh"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+            "COMPOSER_TRAIN": str(tmp_path / "train.yaml"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert (tmp_path / "kto.parquet").is_file()
+    assert (tmp_path / "pairs" / "chat_template.jinja").is_file()

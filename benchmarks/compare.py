@@ -300,8 +300,8 @@ these releases. Our behaviour is tested in `tests/traces/`.
 * To browse sessions: claude-code-log renders them as pages; ours prints single states.
 * NeMo Data Designer reads the sessions of four agents and ATIF files; ours those of two agents.
 * atif-sql extracts nearly the same steps as ours and answers SQL about cost, tools and time.
-* Readers that only parse, without redaction and writing, are slightly faster than our redacted
-  ingest.
+* Readers that only parse, without redaction and writing, are two to five times as fast as our
+  redacted ingest.
 * litellm supports a hundred providers; ours OpenRouter and OpenAI's chat completions API.
 * data-juicer has hundreds of operators for any data; our runner applies them to pairs.
 * torchft's sync takes a tenth of our CPU if replicas reach each other's memory and one survives.

@@ -86,15 +86,14 @@ def test_scores_of_all_pairs_are_held_where_the_recipe_says_eager_alone(
 ):
     """By rows and by trees, on the way back too: at 16k tokens they are gigabytes a layer."""
     recipe = tiny_recipe(tiny_model, attention=attention)
-    read = policy.Policy(load_base(tiny_model, recipe), pad=0, device="cpu")
-    read.model.get_input_embeddings().requires_grad_(False)  # the largest tensor of a tiny model
+    plain = policy.Policy(load_base(tiny_model, recipe), pad=0, device="cpu")
+    plain.model.get_input_embeddings().requires_grad_(False)  # the largest tensor of a tiny model
     rows = [Row([5] * 200, [6] * 100), Row([5] * 200, [7] * 100)]
     with toy.Largest() as largest:
-        if trees:
-            read = SharedStates(read, trees_of([Item("c", 0, rows)], 1000))
-        read.states(rows)[0].sum().backward()
-        if trees:
-            read.backward(again=False)
+        shared = SharedStates(plain, trees_of([Item("c", 0, rows)], 1000)) if trees else None
+        (shared or plain).states(rows)[0].sum().backward()
+        if shared is not None:
+            shared.backward(again=False)
     tokens = 398 if trees else 300
     assert (largest.numel >= 4 * tokens**2) == (attention == "eager")
 

@@ -25,9 +25,13 @@ def clean(text: str) -> str:
     if "\r" in text:
         text = "\n".join(_overwritten(line) for line in text.replace("\r\n", "\n").split("\n"))
     if _MAY_PROGRESS.search(text):
-        lines = text.split("\n")
-        text = "\n".join(x for x in lines if not (_MAY_PROGRESS.search(x) and _PROGRESS.match(x)))
+        text = "\n".join(line for line in text.split("\n") if not _is_progress(line))
     return text
+
+
+def _is_progress(line: str) -> bool:
+    may = "%" in line or line.endswith("...") or not line.isascii()
+    return may and _PROGRESS.match(line) is not None
 
 
 def _overwritten(line: str) -> str:
@@ -39,7 +43,7 @@ def _overwritten(line: str) -> str:
 #: The summary lines of runners: how many failed, or words that say so. A line is a summary only as
 #: a whole, so that a log which mentions "2 failed" is none.
 _COUNTS = re.compile(
-    r"^\s*(?:"
+    r"\n\s*(?:"
     r"(?P<bun>\d+) fail"
     r"|(?:=+ )?(?:no tests ran|(?:(?P<pytest>\d+) failed|\d+ \w+)(?:, (?:(?P<pytest_more>\d+)"
     r" errors?|\d+ \w+))*) in [\d.:hms ()]+s?(?: \([\d:]+\))?(?: =+)?"
@@ -63,12 +67,12 @@ _COUNTS = re.compile(
     re.MULTILINE,
 )
 _WORDS_FAILED = re.compile(
-    r"^(?:FAIL(?:\t.*)?|--- FAIL: .*|BUILD FAILED\b.*|FAILURES!|\[INFO\] BUILD FAILURE"
-    r"|.*\bTest Suites?: [1-9]\d* failed.*)$",
+    r"\n(?:FAIL(?:\t.*)?|--- FAIL: .*|BUILD FAILED\b.*|FAILURES!|\[INFO\] BUILD FAILURE)$"
+    r"|Test Suites?: [1-9]\d* failed.*$",
     re.MULTILINE,
 )
 _WORDS_PASSED = re.compile(
-    r"^(?:ok  \t.*|PASS|--- PASS: .*|BUILD SUCCESSFUL\b.*|(?:\[INFO\] )?BUILD SUCCESS)\s*$",
+    r"\n(?:ok  \t.*|PASS|--- PASS: .*|BUILD SUCCESSFUL\b.*|(?:\[INFO\] )?BUILD SUCCESS)\s*$",
     re.MULTILINE,
 )
 # Playwright's counts stand alone on a line; so may those of a log, hence they come last.
@@ -102,6 +106,7 @@ def _bun_logs(text: str) -> Iterator[range]:
 def run_result(text: str) -> RunResult | None:
     """Return what the summary lines in a cleaned output say; ``None`` where there are none."""
     end, passed, seen = 0, True, False
+    text = f"\n{text}"  # a literal that begins a pattern is found far faster than a line's begin
     logs = list(_bun_logs(text)) if " fail" in text else []
     for match in _COUNTS.finditer(text):
         if match["bun"] is None and any(match.end() in log for log in logs):
@@ -112,7 +117,7 @@ def run_result(text: str) -> RunResult | None:
         # Bun, pytest and others print the same words for single tests, and in logs.
         if any(match.end() in log for log in logs):
             continue
-        if not seen or text[match.start() :].startswith(("FAIL\t", "--- FAIL", "FAIL\n")):
+        if not seen or text.startswith(("\nFAIL\t", "\n--- FAIL", "\nFAIL\n"), match.start()):
             passed, seen = False, True
             end = max(end, match.end())
     for match in _WORDS_PASSED.finditer(text):
@@ -121,8 +126,9 @@ def run_result(text: str) -> RunResult | None:
         failed, well = _BARE_FAILED.search(text), _BARE_PASSED.search(text)
         if failed is None and well is None:
             return None
-        return RunResult(failed is None, max(m.end() for m in (failed, well) if m))
-    return RunResult(passed, end)
+        end = max(m.end() for m in (failed, well) if m)
+        passed = failed is None
+    return RunResult(passed, end - 1)
 
 
 _TEST_NAMES = re.compile(

@@ -139,11 +139,11 @@ _CHECK = re.compile(
     r"|cmake|ninja|gcc|clang|javac|mix|credo|dialyzer|swift|xcodebuild|pre-commit"
     r"|lint-staged|husky|ci)\b"
 )
+#: Of a text in small letters: it is found several times faster so.
 _BUILD_FAILED = re.compile(
     r"\[(?:build|setup) failed\]|undefined: |syntax ?error|cannot find (?:name|module|symbol)"
-    r"|error TS\d|error\[E\d|SyntaxError|ImportError|ModuleNotFoundError|NameError|compilation"
-    r"|does not compile|not enough arguments|too many arguments|cannot use ",
-    re.IGNORECASE,
+    r"|error ts\d|error\[e\d|importerror|modulenotfounderror|nameerror|compilation"
+    r"|does not compile|not enough arguments|too many arguments|cannot use "
 )
 _RED = re.compile(
     r"\bred[ -]phase|\(red\)|\bfails? first|failing test first"
@@ -440,7 +440,7 @@ class _Case:
             agents = any(event.kind == "agent" and event.author.node < self.number
                          for event in self.edits.events)  # fmt: skip
             return self._say("unclear" if agents else "preexisting", "before any edit", evidence)
-        built = not _BUILD_FAILED.search(self.text)
+        built = not _BUILD_FAILED.search(self.text.lower())
         if built and _RED.search(self._stated()):
             return self._say("preexisting", "expected", evidence)
         prompt = self._prompt()

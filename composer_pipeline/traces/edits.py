@@ -146,9 +146,9 @@ class Edits:
         name = posixpath.normpath(file)
         same = (self.events[at] for at in self._by_name.get(posixpath.basename(name), ()))
         named = {e.path for e in same if e.author.node < before and e.kind != "read"}
-        whole = [path for path in named if path == name or path.endswith("/" + name.lstrip("./"))]
+        whole = [path for path in named if path == name or path.endswith("/" + _inner(name))]
         if not whole:  # the output is relative to a folder below, or the edit was
-            whole = [path for path in named if name.endswith("/" + path.lstrip("./"))]
+            whole = [path for path in named if name.endswith("/" + _inner(path))]
         return whole[0] if len(whole) == 1 else None
 
     def lines(self, path: str, before: int) -> "FileLines":
@@ -317,7 +317,12 @@ def same_file(one: str, other: str) -> bool:
     if one == other:
         return True
     short, long = sorted((one, other), key=len)
-    return not short.startswith(("/", "~")) and long.endswith("/" + short.lstrip("./"))
+    return not short.startswith(("/", "~")) and long.endswith("/" + _inner(short))
+
+
+def _inner(path: str) -> str:
+    """Return a path without what says where it begins; a name may begin with a dot."""
+    return re.sub(r"^(?:\.{0,2}/)+", "", path)
 
 
 _NUMBERED = re.compile(r"^ *(\d+)[→\t](.*)$", re.MULTILINE)

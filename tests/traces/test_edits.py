@@ -51,6 +51,15 @@ def s(script: Any) -> Any:
     return s
 
 
+def test_a_file_whose_name_begins_with_a_dot_is_found(graph: Any, s: Any) -> None:
+    edit(s, "ci", "on: push", "on: pull", "/srv/p/.github/ci.yml")
+    edit(s, "env", "A=1", "A=2", "/srv/p/.env")
+    edits = Blame(graph, s).edits
+    assert edits.resolve("./.github/ci.yml", 99) == "/srv/p/.github/ci.yml"
+    assert edits.resolve("../p/.env", 99) == "/srv/p/.env"
+    assert edits.resolve("env", 99) is None
+
+
 def test_lines_move_with_insertions_and_keep_their_authors(graph: Any, s: Any) -> None:
     read(s, "r", TEN)
     edit(s, "five", "line number 5", "line five of e1")

@@ -59,12 +59,13 @@ def _call(candidate: tuple[str, dict[str, Any]], wanted: tuple[str, dict[str, An
     have, want = candidate[1], wanted[1]
     # An empty value for an argument that should have one does not count: an empty Edit must not
     # earn the credit for naming the right arguments.
-    keys = {key for key in have if not _empty(have[key]) or _empty(want.get(key, ""))}
-    union = keys | set(want)
+    # In the order of the arguments: a sum in another order may differ in its last digit.
+    keys = [key for key in have if not _empty(have[key]) or _empty(want.get(key, ""))]
+    union = {*keys, *want}
     if not union:
         return 1.0
     values = [_value(key, have[key], want[key]) if key in want else 0.0 for key in keys]
-    return NAME + KEYS * len(keys & set(want)) / len(union) + VALUES * sum(values) / len(union)
+    return NAME + KEYS * sum(key in want for key in keys) / len(union) + VALUES * sum(values) / len(union)
 
 
 def _empty(value: Any) -> bool:

@@ -1,5 +1,9 @@
 """The recorded-action reward: its scale, and policies that try to cheat it."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from composer_pipeline.testing.training import call
@@ -32,6 +36,28 @@ def test_the_same_action_is_one():
 )
 def test_scores(candidate, consensus, score):
     assert action_match(candidate, consensus) == pytest.approx(score)
+
+
+def test_a_score_is_the_same_to_the_last_digit_in_every_process():
+    """Or the rows of a run, and with them the run, would differ where nothing else does."""
+    code = (
+        "from composer_pipeline.testing.training import call\n"
+        "from composer_pipeline.training.rewards import action_match\n"
+        "one = {f'name{n}': 'abcdefghij'[: n + 1] for n in range(9)}\n"
+        "two = {name: value + 'xyz' for name, value in one.items()}\n"
+        "print(repr(action_match(call('Tool', **one), call('Tool', **two))))\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "1234"
+    }
+    assert len(found) == 1, found
 
 
 def test_missing_and_surplus_calls_cost():

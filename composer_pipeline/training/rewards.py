@@ -65,7 +65,8 @@ def _call(candidate: tuple[str, dict[str, Any]], wanted: tuple[str, dict[str, An
     if not union:
         return 1.0
     values = [_value(key, have[key], want[key]) if key in want else 0.0 for key in keys]
-    return NAME + KEYS * sum(key in want for key in keys) / len(union) + VALUES * sum(values) / len(union)
+    shared = sum(key in want for key in keys)
+    return NAME + KEYS * shared / len(union) + VALUES * sum(values) / len(union)
 
 
 def _empty(value: Any) -> bool:

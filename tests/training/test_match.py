@@ -43,8 +43,9 @@ def test_a_score_is_the_same_to_the_last_digit_in_every_process():
     code = (
         "from composer_pipeline.testing.training import call\n"
         "from composer_pipeline.training.rewards import action_match\n"
-        "one = {f'name{n}': 'abcdefghij'[: n + 1] for n in range(9)}\n"
-        "two = {name: value + 'xyz' for name, value in one.items()}\n"
+        "one = {f'name{n}': 'a b c d e f g h i j k l m'[: 2 * n + 1] for n in range(12)}\n"
+        "more = {name: ' x y z'[: 2 + 2 * (n % 3)] for n, name in enumerate(one)}\n"
+        "two = {name: value + more[name] for name, value in one.items()}\n"
         "print(repr(action_match(call('Tool', **one), call('Tool', **two))))\n"
     )
     found = {

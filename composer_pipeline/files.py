@@ -95,6 +95,8 @@ class Replacement:
     """The new content of a file, beside it until :meth:`commit`."""
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a rename would remove it
+            raise InputError(f"{path} is a device or a pipe, not a file")
         make_folder(path.parent)
         self.path = path
         self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")

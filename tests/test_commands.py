@@ -76,7 +76,7 @@ def test_the_commands_of_the_pages_run_in_order(tmp_path: Path) -> None:
         [sys.executable, "-m", "examples.demo.shell", "bash", "-euxo", "pipefail", "typed.sh"],
         cwd=tmp_path,
         env={
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "COMPOSER_ENV_FILE"},
             "HOME": str(tmp_path),
             "PYTHONPATH": str(ROOT),
             "COMPOSER_TRAIN": str(tmp_path / "train.yaml"),

@@ -42,6 +42,23 @@ def test_a_file_is_replaced_whole_and_nothing_stays_beside_it(tmp_path: Path) ->
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_a_device_or_a_pipe_is_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`/dev/null` would be gone for the whole machine, where root runs a command."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is a device or a pipe, not a file"):
+        replace(pipe, "text")
+    monkeypatch.setenv("COMPOSER_ENV_FILE", str(pipe))
+    with pytest.raises(SystemExit) as ended:
+        main(["init", "--yes", "--lake", str(tmp_path / "lake")])
+    assert ended.value.code == 2
+    assert "is a device or a pipe" in capsys.readouterr().err
+    assert pipe.is_fifo()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["lake", "pipe"]
+
+
 def test_nobody_else_may_read_a_file_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

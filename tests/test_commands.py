@@ -1,20 +1,15 @@
 """The commands of the README and of docs/usage.md run, in the order in which they stand."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.samples import sample_sessions_dir
-from composer_pipeline.testing.training import write_tiny_model
 from examples.demo.shell import LAKE
 from tests.places import ROOT
+from tests.practice import practise
 
 PAGES = ("README.md", "docs/usage.md")
 #: Installs, and makes what the repository's own targets make: tested by what set this up.
@@ -62,29 +57,10 @@ def typed(line: str) -> str:
 @pytest.mark.slow
 def test_the_commands_of_the_pages_run_in_order(tmp_path: Path) -> None:
     shutil.copytree(sample_sessions_dir(), tmp_path / ".claude" / "projects")
-    recipe = yaml.safe_load((recipes_dir() / "train" / "demo.yaml").read_text())
-    recipe["model"] = str(write_tiny_model(tmp_path / "model"))
-    recipe["diloco"] = {"replicas": 1, "rounds": 1, "inner_steps": 2}
-    (tmp_path / "train.yaml").write_text(yaml.safe_dump(recipe))
-    for name in ("recipes", "examples", "trainers", "assets"):
-        (tmp_path / name).symlink_to(ROOT / name)
     lines = [line for page in PAGES for line in commands(page)]
     assert len(lines) > 40
     script = [typed(line) for line in lines if not line.startswith(LEFT_OUT)]
-    (tmp_path / "typed.sh").write_text("\n".join(["trap 'kill $(jobs -p) || true' EXIT", *script]))
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.demo.shell", "bash", "-euxo", "pipefail", "typed.sh"],
-        cwd=tmp_path,
-        env={
-            **{name: value for name, value in os.environ.items() if name != "COMPOSER_ENV_FILE"},
-            "HOME": str(tmp_path),
-            "PYTHONPATH": str(ROOT),
-            "COMPOSER_TRAIN": str(tmp_path / "train.yaml"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    script = ["trap 'kill $(jobs -p) || true' EXIT", *script]
+    practise(tmp_path, "\n".join(script), HOME=str(tmp_path))
     assert (tmp_path / "kto.parquet").is_file()
     assert (tmp_path / "pairs" / "chat_template.jinja").is_file()

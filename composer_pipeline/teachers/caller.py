@@ -137,8 +137,6 @@ class Caller:
         #: Scope -> the least worst case that it refused, and what had to be free for it; the
         #: scope that refused first is the first.
         self.too_dear: dict[str, tuple[Pico, Pico]] = {}
-        #: Whether nothing more is bought.
-        self.closed = False
         #: Scope -> the day of the call that it refused first.
         self.stopped_at: dict[str, str] = {}
         self._largest = NOTHING
@@ -330,7 +328,6 @@ class Caller:
 
     def close(self, scope: str, needed: Pico, day: str) -> None:
         """Buy nothing more: a scope has no room to begin a state, for which this had to be free."""
-        self.closed = True
         self.stopped_at.setdefault(scope, day)
         self.too_dear[scope] = NOTHING, needed
 

@@ -249,9 +249,8 @@ class _Run:
         self._recovered: set[tuple[str, str]] = set()
         #: (teacher, day) -> states it has answered.
         self._bought: dict[tuple[str, str], set[str]] = {}
-        #: State -> bytes of the first teacher's question; teacher -> how many more its own has.
-        self._sizes: dict[str, int] = {}
-        self._longer: dict[str, int] = {}
+        #: (state_id, teacher) -> worst case.
+        self._worst: dict[tuple[str, str], Pico] = {}
         days = by_day(questions.states, days_first) if days_first else []
         #: Days that are not done, the next one first.
         self._open_days = [states[0].day for states in days]
@@ -411,12 +410,14 @@ class _Run:
         states, teachers = self.questions.states, self.questions.teachers
         named = self.asked
         named.update(self._recovered)
+        closed = False
         while not self.stop.is_set():
             wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
             days = set()
             before = len(named)
             short: list[tuple[str, Pico, str]] = []
-            wave = selector.next_wave(states, teachers, answers.of, self._fits(short))
+            fits = (lambda *_: True) if closed else self._fits(short)
+            wave = selector.next_wave(states, teachers, answers.of, fits)
             for state, teacher in wave:
                 if not teacher.asks(state.state_id):
                     continue
@@ -427,7 +428,8 @@ class _Run:
                     days.add(state.day)
                 named.add(pair)
             if short and not wave:
-                self.caller.close(*short[0])  # what is left is counted, and nothing bought
+                closed = True  # what is left is counted, and nothing bought
+                self.caller.close(*short[0])
                 continue
             if len(named) == before:
                 return
@@ -443,13 +445,9 @@ class _Run:
 
         def fits(state: "TraceState", teachers: Sequence[Teacher]) -> bool:
             nonlocal total
-            if self.caller.closed:
-                return True
-            amounts = self._worst(state, teachers)
+            amounts = [self._may_cost(state, teacher) for teacher in teachers]
             worst = sum(amounts)
-            needed = Pico(
-                worst + max(amounts, default=NOTHING)
-            )  # one may be lost and fetched again
+            needed = Pico(worst + max(amounts))  # one may be lost and fetched again
             scope = next((name for name, left in free.items() if total + needed > left), "")
             if scope:
                 short.append((scope, needed, state.day))
@@ -459,26 +457,16 @@ class _Run:
 
         return fits
 
-    def _worst(self, state: "TraceState", teachers: Sequence[Teacher]) -> list[Pico]:
-        """Return what each teacher without a reply may cost at a state."""
-        found = []
-        for teacher in teachers:
-            if (teacher.name, state.day) not in self._bought:
-                rows = self.ledger.bought(teacher.name, state.day)
-                self._bought[teacher.name, state.day] = {state_id for state_id, _ in rows}
-            if state.state_id not in self._bought[teacher.name, state.day]:
-                found.append(worst_case(teacher, self._size(state, teacher)))
-        return found
-
-    def _size(self, state: "TraceState", teacher: Teacher) -> int:
-        """Return the bytes of a question; between teachers they differ by a constant."""
-        first = self.questions.teachers[0]
-        if state.state_id not in self._sizes:
-            self._sizes[state.state_id] = len(self.questions.request(state, first).body)
-        size = self._sizes[state.state_id]
-        if teacher.name not in self._longer:
-            self._longer[teacher.name] = len(self.questions.request(state, teacher).body) - size
-        return size + self._longer[teacher.name]
+    def _may_cost(self, state: "TraceState", teacher: Teacher) -> Pico:
+        """Return the worst case of asking a teacher about a state; nothing where it answered."""
+        partition, pair = (teacher.name, state.day), (state.state_id, teacher.name)
+        if partition not in self._bought:
+            self._bought[partition] = {state_id for state_id, _ in self.ledger.bought(*partition)}
+        if state.state_id in self._bought[partition]:
+            return NOTHING
+        if pair not in self._worst:
+            self._worst[pair] = worst_case(teacher, self.questions.request(state, teacher).body)
+        return self._worst[pair]
 
     def _finish_days(self, up_to: str = "") -> None:
         """Report the days before one, or all, as done."""

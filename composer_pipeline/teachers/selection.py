@@ -433,15 +433,13 @@ class CurtailedSelector:
             short = False
             for state in () if wave else group:
                 wanted = self._next(state, answers)
-                if not wanted:
+                if not wanted or fits(state, self._for_a_vote(state, wanted)):
+                    wave += [(state, teacher) for teacher in wanted]
                     continue
-                if not fits(state, self._for_a_vote(state, wanted)):
-                    self._closed.discard(state.state_id)
-                    short = True
-                    if wave:
-                        break
-                    continue
-                wave += [(state, teacher) for teacher in wanted]
+                self._closed.discard(state.state_id)
+                short = True
+                if wave:
+                    break
             if wave or (short and self._days_first):
                 self._asked.update((state.state_id, teacher.name) for state, teacher in wave)
                 return wave

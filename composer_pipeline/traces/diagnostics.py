@@ -25,13 +25,9 @@ def clean(text: str) -> str:
     if "\r" in text:
         text = "\n".join(_overwritten(line) for line in text.replace("\r\n", "\n").split("\n"))
     if _MAY_PROGRESS.search(text):
-        text = "\n".join(line for line in text.split("\n") if not _is_progress(line))
+        lines = text.split("\n")
+        text = "\n".join(x for x in lines if not (_MAY_PROGRESS.search(x) and _PROGRESS.match(x)))
     return text
-
-
-def _is_progress(line: str) -> bool:
-    may = "%" in line or line.endswith("...") or not line.isascii()
-    return may and _PROGRESS.match(line) is not None
 
 
 def _overwritten(line: str) -> str:
@@ -68,7 +64,7 @@ _COUNTS = re.compile(
 )
 _WORDS_FAILED = re.compile(
     r"\n(?:FAIL(?:\t.*)?|--- FAIL: .*|BUILD FAILED\b.*|FAILURES!|\[INFO\] BUILD FAILURE)$"
-    r"|Test Suites?: [1-9]\d* failed.*$",
+    r"|Test(?<!\wTest) Suites?: [1-9]\d* failed.*$",
     re.MULTILINE,
 )
 _WORDS_PASSED = re.compile(
@@ -108,19 +104,19 @@ def run_result(text: str) -> RunResult | None:
     end, passed, seen = 0, True, False
     text = f"\n{text}"  # a literal that begins a pattern is found far faster than a line's begin
     logs = list(_bun_logs(text)) if " fail" in text else []
-    for match in _COUNTS.finditer(text):
-        if match["bun"] is None and any(match.end() in log for log in logs):
-            continue
+
+    def told(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        return (m for m in pattern.finditer(text) if not any(m.end() in log for log in logs))
+
+    for match in told(_COUNTS):
         seen, end = True, match.end()
         passed &= not any(int(count) for count in match.groups() if count)
-    for match in _WORDS_FAILED.finditer(text):
+    for match in told(_WORDS_FAILED):
         # Bun, pytest and others print the same words for single tests, and in logs.
-        if any(match.end() in log for log in logs):
-            continue
         if not seen or text.startswith(("\nFAIL\t", "\n--- FAIL", "\nFAIL\n"), match.start()):
             passed, seen = False, True
             end = max(end, match.end())
-    for match in _WORDS_PASSED.finditer(text):
+    for match in told(_WORDS_PASSED):
         seen, end = True, max(end, match.end())
     if not seen:
         failed, well = _BARE_FAILED.search(text), _BARE_PASSED.search(text)

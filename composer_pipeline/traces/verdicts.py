@@ -284,11 +284,11 @@ class Judge:
         return self._results[call.answer]
 
     def changed_words(self, event: Event) -> "array[int]":
-        """Return the words that an edit took away or added, each as its hash: it is far smaller."""
+        """Return the :func:`_words` that an edit took away or added."""
         if event not in self._changed:
             old = _words(" ".join(change.old for change in event.changes))
-            changed = old ^ _words(" ".join(change.new for change in event.changes))
-            self._changed[event] = array("q", map(hash, changed))
+            new = _words(" ".join(change.new for change in event.changes))
+            self._changed[event] = array("q", old ^ new)
         return self._changed[event]
 
     def passed(self, call: Call) -> bool:
@@ -631,9 +631,7 @@ class _Case:
     def _by_words(self, recent: list[Event]) -> _Culprit | None:
         """Find the one recent edit that shares rare words with the failed tests and messages."""
         problem = next((d for d in self.found if d.message), None)
-        said = set(
-            map(hash, _words(" ".join([*self.tests, *(d.message for d in self.found[:10])])))
-        )
+        said = _words(" ".join([*self.tests, *(d.message for d in self.found[:10])]))
         if not said or not recent:
             return None
         changed: dict[Author, set[int]] = defaultdict(set)
@@ -763,8 +761,8 @@ _COMMON = frozenset(
 )
 
 
-def _words(text: str) -> set[str]:
-    """Return the words of a text, those of names too, without the common ones."""
+def _words(text: str) -> set[int]:
+    """Return the words of a text, those of names too, without the common ones; small, as hashes."""
     words = set(_WORD.findall(text))
     found = {part.lower() for word in words for part in (word, *_PARTS.findall(word))}
-    return {word for word in found if len(word) > 3 and word not in _COMMON}
+    return {hash(word) for word in found if len(word) > 3 and word not in _COMMON}

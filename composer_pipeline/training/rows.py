@@ -387,7 +387,8 @@ class Prompt:
 
     def __init__(self, windows: Windows, row: _Row) -> None:
         self._windows, self._row = windows, row
-        self._responses: dict[str, list[int] | Dropped] = {}
+        #: Action -> its ids, or why it is dropped.
+        self._responses: dict[str, list[int] | str] = {}
 
     @cached_property
     def _cut(self) -> tuple[list[Message], list[Any]]:
@@ -425,10 +426,10 @@ class Prompt:
             try:
                 self._responses[key] = self._windows.response_ids(*self._cut, action)
             except Dropped as reason:
-                self._responses[key] = reason
+                self._responses[key] = str(reason)
         found = self._responses[key]
-        if isinstance(found, Dropped):
-            raise found
+        if isinstance(found, str):
+            raise Dropped(found)
         return found
 
     def span(self, action: Message, call: int) -> tuple[int, int]:

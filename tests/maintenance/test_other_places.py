@@ -68,6 +68,7 @@ def test_books_forget_bytes_and_keep_amounts(target: str) -> None:
             )
         other = Call("state-other", "careful", "s2", "2026-11-16", {})
         ledger.do(operations.outcome("shared", other))
+        assert ledger.erasable(["s1"]) == 1
         assert ledger.erase(["s1"]) == 1
         assert ledger.status()["global"].spent == 15
         assert ledger.sums_that_differ() == []

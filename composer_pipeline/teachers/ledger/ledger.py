@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
@@ -324,12 +324,11 @@ class Ledger:
             self._store.compact()
         return deleted
 
-    def erasable(self, sessions: Collection[str]) -> int:
+    def erasable(self, sessions: Sequence[str]) -> int:
         """Return how many replies :meth:`erase` would delete."""
-        keys = "SELECT key FROM call WHERE session_id IN :many"
-        rows = self._read(f"SELECT key, session_id FROM call WHERE key IN ({keys})", list(sessions))
-        shared = {key for key, session_id in rows if session_id not in sessions}
-        return len(self.replied({key for key, _ in rows} - shared))
+        with self._lock, self._store.transaction() as session:
+            _, own = _keys_of(session, list(sessions))
+        return len(self.replied(own))
 
     # -- what is unknown -----------------------------------------------------------------
 
@@ -386,18 +385,24 @@ def _open_store(target: str | os.PathLike[str]) -> Store:
     return SqliteStore(target)
 
 
-def _delete(session: Session, name: str, sessions: list[str]) -> int:
+def _keys_of(session: Session, sessions: list[str]) -> tuple[list[str], list[str]]:
+    """Return the keys of sessions, and those that no call of another session uses."""
     sql = "SELECT DISTINCT key FROM call WHERE session_id IN :many"
     keys = [key for (key,) in session.fetch((sql, [sessions]))[0]]
-    in_flight, shared = session.fetch(
+    (shared,) = session.fetch(("SELECT key, session_id FROM call WHERE key IN :many", [keys]))
+    others = {key for key, session_id in shared if session_id not in set(sessions)}
+    return keys, [key for key in keys if key not in others]
+
+
+def _delete(session: Session, name: str, sessions: list[str]) -> int:
+    keys, own = _keys_of(session, sessions)
+    in_flight, replies = session.fetch(
         ("SELECT key FROM attempt WHERE state = 'sent' AND key IN :many", [keys]),
-        ("SELECT key, session_id FROM call WHERE key IN :many", [keys]),
+        ("SELECT key FROM reply WHERE key IN :many", [own]),
     )
     if in_flight:
         raise InputError(f"ledger {name}: a replay has calls about them in flight; let it end")
-    others = {key for key, session_id in shared if session_id not in set(sessions)}
-    gone = [(key,) for key in keys if key not in others]
-    (replies,) = session.fetch(("SELECT key FROM reply WHERE key IN :many", [[k for (k,) in gone]]))
+    gone = [(key,) for key in own]
     writes = [
         ("DELETE FROM call WHERE session_id = ?", [(name,) for name in sessions]),
         ("DELETE FROM reply WHERE key = ?", gone),

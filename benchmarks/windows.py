@@ -35,12 +35,12 @@ from composer_pipeline.training.recipe import Data  # noqa: E402
 from composer_pipeline.training.window_text import (  # noqa: E402  # noqa: E402  # noqa: E402
     Dropped,
     action_message,
-    paths_of,
     plain_message,
     shows,
     split_turns,
 )
 from composer_pipeline.training.windows import TOOLS_SHARE, Windows  # noqa: E402
+from composer_pipeline.window import paths_of  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-traces"
 #: Prompt tokens, and the largest share of file-naming actions that may lose their file.

@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.window_text import Dropped, Message, Texts, calls_of, tool_call
+from composer_pipeline.training.window_text import Dropped, Texts, tool_call
+from composer_pipeline.window import Message, calls_of
 
 #: Prepended to a template that would otherwise open a reasoning block.
 NO_THINKING = "{%- set enable_thinking = false -%}"

@@ -31,8 +31,9 @@ from composer_pipeline.lake.parquet import column
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.training.recipe import Channels, TrainingRecipe
 from composer_pipeline.training.rewards import Case, Grader, case_of
-from composer_pipeline.training.window_text import Dropped, Message, action_message, names_lost_file
+from composer_pipeline.training.window_text import Dropped, action_message, names_lost_file
 from composer_pipeline.training.windows import Windows
+from composer_pipeline.window import Message
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -254,7 +254,7 @@ def require_continues(recipe: TrainingRecipe, base: str, rows: str) -> TrainingR
 LIBRARY = (
     "losses", "diloco", "training/rows.py", "training/windows.py",
     "training/chat_template.py", "training/window_text.py", "training/rewards.py",
-    "training/models.py",
+    "training/models.py", "window.py",
 )  # fmt: skip
 
 

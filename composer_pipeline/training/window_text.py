@@ -1,14 +1,12 @@
-"""Plain chat messages and turns, counting and shortening of texts, and the files that they name."""
+"""Plain chat messages and turns, and texts counted and shortened by a tokenizer."""
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from composer_pipeline.actions import PATH_ARGUMENTS
+from composer_pipeline.window import Message, calls_of, paths_of, without_middle
 
-Message = dict[str, Any]
 #: The system message of a window whose prompt has none; templates insert worse ones.
 SYSTEM = "You are a coding agent."
 
@@ -43,12 +41,6 @@ def tool_call(name: str, arguments: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
-    """Return (name, arguments) of each call of a plain message."""
-    functions = (call["function"] for call in message.get("tool_calls") or ())
-    return [(function["name"], function["arguments"]) for function in functions]
-
-
 def split_turns(messages: Sequence[Message]) -> tuple[Message, list[list[Message]]]:
     """Return the plain system message and the turns; results belong to their call's turn."""
     plain = [plain_message(message) for message in messages]
@@ -73,8 +65,6 @@ def _object(arguments: Any) -> dict[str, Any]:
     return arguments
 
 
-#: Replaces the middle of a shortened text.
-CUT = "\n[…]\n"
 #: Most characters of a token, except for runs of blanks.
 _MOST_CHARS = 12
 #: Characters of each of the four samples by which a long text is measured.
@@ -124,45 +114,17 @@ class Texts:
             offsets = self._offsets(text)
             if len(offsets) <= tokens:
                 return text
-            return _without_middle(text, offsets[half - 1][1], offsets[-half][0])
+            return without_middle(text, offsets[half - 1][1], offsets[-half][0])
         # Only the ends of a long text are tokenised.
         head, tail = text[:ends], text[-ends:]
         first, last = self._offsets(head), self._offsets(tail)
         stop = first[min(half, len(first)) - 1][1]
         start = len(text) - ends + last[-min(half, len(last))][0]
-        return _without_middle(text, stop, start)
+        return without_middle(text, stop, start)
 
     def _offsets(self, text: str) -> Any:
         found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return found["offset_mapping"]
-
-
-def _without_middle(text: str, stop: int, start: int) -> str:
-    """Return a text without its middle, which begins and ends between words.
-
-    A part of a word is another word: of `noreply@example.com` the address of somebody.
-    """
-    head, tail = text[:stop], text[start:]
-    if text[stop : stop + 1].strip():
-        head = _LAST_WORD.sub("", head) or head
-    if text[start - 1 : start].strip():
-        tail = _FIRST_WORD.sub("", tail) or tail
-    return head + CUT + tail
-
-
-_LAST_WORD, _FIRST_WORD = re.compile(r"\S{1,100}\Z"), re.compile(r"\A\S{1,100}")
-
-#: Tools whose result is the content of a file.
-READERS = frozenset({"Read", "NotebookRead", "read_file", "view"})
-
-
-def paths_of(message: Message) -> Iterator[str]:
-    """Yield the files that calls of a plain message name in path arguments."""
-    for _, arguments in calls_of(message):
-        for key in PATH_ARGUMENTS:
-            value = arguments.get(key)
-            if isinstance(value, str) and value.strip("./"):
-                yield value
 
 
 def shows(messages: Iterable[Message], path: str) -> bool:

@@ -8,196 +8,22 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.actions import PATH_ARGUMENTS
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.chat_template import ChatTemplate, offered_tools
 from composer_pipeline.training.recipe import Data, TrainingRecipe
 from composer_pipeline.training.window_text import (
-    READERS,
     Dropped,
-    Message,
     Texts,
     action_message,
-    calls_of,
     names_lost_file,
-    paths_of,
     plain_message,
     split_turns,
     tool_call,
 )
-
-#: Replaces turns that were left out.
-LEFT_OUT = "[{} earlier turns are left out here]"
-#: Turns whose files count as touched, and how many files at most.
-TOUCHED_TURNS, TOUCHED_FILES = 8, 6
-#: Texts of an old turn are shortened to so many tokens before the turn is left out.
-STUB = 24
-#: The user's messages are never shortened further than this.
-USER_STUB = 160
-#: Shares of the budget: system message, task, last turn, reads of touched files, near turns.
-SYSTEM_SHARE, TASK_SHARE, LAST_SHARE, READ_SHARE, NEAR_SHARE = 0.2, 0.2, 0.35, 0.15, 0.15
-NEAR_TURNS = 3
-_FULL = 1 << 30
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """Tokens that a template adds around a message, and around a call with its result."""
-
-    message: int
-    call: int
-
-
-class _Turn:
-    # A turn with the sizes of its texts, so that its cost at any length is a sum.
-
-    def __init__(self, texts: Texts, messages: list[Message], overhead: Overhead) -> None:
-        self.messages = messages
-        self.fixed = 0
-        self.sizes: list[int] = []
-        self.least = USER_STUB if messages[0]["role"] == "user" else STUB
-        for message in messages:
-            self.fixed += overhead.message if message["role"] != "tool" else 0
-            self.sizes.append(texts.count(message["content"]))
-            for name, arguments in calls_of(message):
-                self.fixed += overhead.call + texts.count(name)
-                for key, value in arguments.items():
-                    self.fixed += 3 + texts.count(key)
-                    self.sizes.append(texts.count(json.dumps(value)))  # templates escape it
-
-    def cost(self, length: int) -> int:
-        """Return the tokens of the turn with each text shortened to ``length``."""
-        length = max(length, self.least)
-        return self.fixed + sum(min(size, length) for size in self.sizes)
-
-    def longest(self, tokens: int) -> int:
-        """Return the largest length whose cost is at most ``tokens``, or 0."""
-        if self.cost(_FULL) <= tokens:
-            return _FULL
-        low, high = self.least, max(self.sizes, default=self.least)
-        if self.cost(low) > tokens:
-            return 0
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.cost(middle) <= tokens else (low, middle)
-        return low
-
-
-def fit(
-    texts: Texts, overhead: Overhead, system: Message, turns: Sequence[list[Message]], budget: int
-) -> tuple[list[Message], int]:
-    """Return the messages that fit a token budget and their estimated tokens, without tools."""
-    head = _Turn(texts, [system], overhead)
-    head.least = 1
-    length = head.longest(int(budget * SYSTEM_SHARE)) or 1
-    kept = [_shortened(texts, system, length)]
-    sized = [_Turn(texts, turn, overhead) for turn in turns]
-    lengths = _lengths(sized, budget - head.cost(length)) if turns else {}
-    before = -1
-    for at in sorted(lengths):
-        if at - before > 1:
-            _mark(kept, at - before - 1)
-        _append(kept, [_shortened(texts, message, lengths[at]) for message in turns[at]])
-        before = at
-    return kept, head.cost(length) + sum(sized[at].cost(n) for at, n in lengths.items())
-
-
-def _lengths(turns: list[_Turn], budget: int) -> dict[int, int]:
-    # Turn number to the length of its texts, for the turns that are kept.
-    last = len(turns) - 1
-    lengths: dict[int, int] = {}
-    left = budget
-
-    def keep(at: int, allowance: float) -> bool:
-        nonlocal left
-        before = turns[at].cost(lengths[at]) if at in lengths else 0
-        allowance = max(allowance, turns[at].cost(0))
-        length = turns[at].longest(int(min(allowance, left + before)))
-        if length > lengths.get(at, 0):
-            lengths[at] = length
-            left += before - turns[at].cost(length)
-        return length > 0
-
-    if not keep(last, budget * (LAST_SHARE if last else 1.0)):
-        lengths[last] = 1  # the caller checks whether that fits
-        left -= turns[last].cost(1)
-    if last:
-        keep(0, budget * TASK_SHARE)
-    reads = _latest_reads(turns)
-    for at in reads:
-        keep(at, budget * READ_SHARE / len(reads))
-    for at in range(last - 1, max(last - 1 - NEAR_TURNS, 0), -1):
-        keep(at, budget * NEAR_SHARE / NEAR_TURNS)
-    for at in range(last - 1, 0, -1):
-        if at not in lengths and not keep(at, 0):
-            break
-    for at in (last, *reads, *sorted(lengths, reverse=True)):
-        keep(at, budget)
-    return lengths
-
-
-def _latest_reads(turns: Sequence[_Turn]) -> list[int]:
-    # The turns with the latest read of each recently touched file, the newest touch first.
-    touched: list[str] = []
-    for turn in reversed(turns[-TOUCHED_TURNS:]):
-        for message in turn.messages:
-            touched += [path for path in paths_of(message) if path not in touched]
-    reads: dict[str, int] = {}
-    for at, turn in enumerate(turns):
-        for path in _read_in(turn.messages):
-            reads[path] = at
-    found = (reads[path] for path in touched[:TOUCHED_FILES] if path in reads)
-    return list(dict.fromkeys(found))
-
-
-def _read_in(messages: Iterable[Message]) -> Iterable[str]:
-    for message in messages:
-        for name, arguments in calls_of(message):
-            if name in READERS:
-                for key in PATH_ARGUMENTS:
-                    if isinstance(arguments.get(key), str):
-                        yield arguments[key]
-
-
-def _shortened(texts: Texts, message: Message, length: int) -> Message:
-    if message["role"] == "user":
-        length = max(length, USER_STUB)
-    if length == _FULL:
-        return message
-    out = {**message, "content": texts.shortened(message["content"], length)}
-    if message.get("tool_calls"):
-        out["tool_calls"] = [_short_call(texts, call, length) for call in message["tool_calls"]]
-    return out
-
-
-def _short_call(texts: Texts, call: dict[str, Any], length: int) -> dict[str, Any]:
-    function = call["function"]
-    arguments = {
-        key: texts.shortened(value, length)
-        if isinstance(value, str) and key not in PATH_ARGUMENTS
-        else value
-        for key, value in function["arguments"].items()
-    }
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _mark(kept: list[Message], missing: int) -> None:
-    content = f"{kept[-1]['content']}\n\n{LEFT_OUT.format(missing)}".strip()
-    kept[-1] = {**kept[-1], "content": content}
-
-
-def _append(kept: list[Message], turn: list[Message]) -> None:
-    # Templates refuse two user messages in a row.
-    if kept[-1]["role"] == turn[0]["role"] == "user":
-        joined = f"{kept[-1]['content']}\n\n{turn[0]['content']}"
-        kept[-1] = {**kept[-1], "content": joined}
-        turn = turn[1:]
-    kept += turn
-
+from composer_pipeline.window import Message, Overhead, Turn, fit
 
 #: The hint as SDPO's teacher reads it before the recorded action.
 HINT = "Feedback about the next step: {hint}"
@@ -235,9 +61,10 @@ class Windows:
         offered = offered_tools(self.texts, tools, [m for turn in turns for m in turn], space)
         whole = sum(map(len, turns)) + 1
         aim = int(0.985 * (budget - self._tools_size(offered)))
+        sized = [Turn(self.texts, turn, self._overhead) for turn in turns]
         best: list[Message] | None = None
         for _ in range(_ATTEMPTS):
-            kept, cost = fit(self.texts, self._overhead, system, turns, aim)
+            kept, cost = fit(self.texts, self._overhead, system, sized, aim)
             size = len(self.prompt_ids(kept, offered))
             if size > budget and best is not None:
                 break

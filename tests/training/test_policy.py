@@ -9,8 +9,9 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import BASH, READ, call, prompt, tiny_recipe
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
-from composer_pipeline.training.window_text import CUT, Dropped, action_message, names_lost_file
-from composer_pipeline.training.windows import TOUCHED_TURNS, Windows, window_messages
+from composer_pipeline.training.window_text import Dropped, action_message, names_lost_file
+from composer_pipeline.training.windows import Windows, window_messages
+from composer_pipeline.window import CUT, TOUCHED_TURNS
 
 
 @pytest.fixture(scope="module")

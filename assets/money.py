@@ -12,6 +12,7 @@ from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, records, usd
 from assets.partitions import DAYS, PAID, days_of
 from assets.resources import LakeResource, TeachersResource, amount_of
+from composer_pipeline.charts import lines, markdown_image
 from composer_pipeline.lake.schema import SCHEMA_VERSION
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.teachers import TeacherSet
@@ -155,9 +156,10 @@ def replay_plan(
 ) -> None:
     """What each teacher's replies to the day would cost; costs nothing and sends no session.
 
-    Open calls, calls that were paid for before, the expected cost, and the worst case, which the
-    ledger would reserve. After a purchase the bill is shown beside it.
+    Open calls, calls that were paid for before, the expected cost, the worst case, which the
+    ledger would reserve, and what amounts would buy. After a purchase the bill is shown beside it.
     """
+    from composer_pipeline.preferences.vote import VoteDecision
     from composer_pipeline.teachers.catalogue import fetch
     from composer_pipeline.teachers.plan import plan
 
@@ -165,8 +167,9 @@ def replay_plan(
     catalogue = fetch(teacher_set, teacher_set.teachers)
     for day in days_of(context):
         found = plan(
-            store, teacher_set, days=[day], ledger=teachers.ledger or None, catalogue=catalogue
-        )
+            store, teacher_set, days=[day], ledger=teachers.ledger or None, catalogue=catalogue,
+            decide=VoteDecision(),
+        )  # fmt: skip
         context.add_asset_metadata(_page(store, day, found), partition_key=day)
 
 
@@ -188,7 +191,23 @@ def _page(store: Lake, day: str, found: "ReplayPlan") -> dict[str, Any]:
         "expected_usd": float(found.expected_usd),
         "worst_usd": float(found.worst_usd),
         "by_teacher": records(with_bill(store, day, rows)),
+        "what_amounts_buy": dg.MetadataValue.md(_curve(found)),
     }
+
+
+def _curve(found: "ReplayPlan") -> str:
+    """Return expected pairs by amount, drawn and as a table."""
+    points = [(0.0, 0.0), *((point.spent, point.pairs) for point in found.curve)]
+    rows = [
+        "| USD | states | sessions | pairs | 95 % | uncached USD |", "|---|---|---|---|---|---|",
+        *(
+            f"| {point.spent:.2f} | {point.states:,} | {point.sessions:,} | {point.pairs:,.0f} |"
+            f" {point.low:,.0f} to {point.high:,.0f} | {point.uncached:.2f} |"
+            for point in found.curve
+        ),
+    ]  # fmt: skip
+    drawn = markdown_image(lines({"expected pairs by USD": points}), "expected pairs by USD")
+    return "\n".join([drawn, "", *rows])
 
 
 def with_bill(store: Lake, day: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

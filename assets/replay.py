@@ -37,10 +37,11 @@ EVERY_S = 10.0
 
 
 class FirstDay(Enum):
-    """The day of a run that is bought first."""
+    """The day of a run that is bought first; with ``value`` none is."""
 
     OLDEST = "oldest"
     NEWEST = "newest"
+    VALUE = "value"
 
 
 class ReplayConfig(dg.Config):
@@ -57,7 +58,9 @@ class ReplayConfig(dg.Config):
         default=FirstDay.OLDEST,
         description=(
             "Which day is bought first. A day is bought from all teachers before the next one"
-            " begins, so a run that reaches its ceiling leaves complete days."
+            " begins, so a run that reaches its ceiling leaves complete days. With value, states"
+            " are bought by value per dollar over all days, as on the command line; a run that"
+            " reaches its ceiling then leaves no day complete."
         ),
     )
     max_states: int = Field(
@@ -176,8 +179,9 @@ def _buy(
     keys = {name: teacher_key(name) for name in names}
     recorder = DayRecorder(context, keys, page_of)
     teacher_set = TeacherSet.load(teachers.file)
-    first: DaysFirst = "newest" if config.days_first is FirstDay.NEWEST else "oldest"
-    selector = selector_for(teacher_set, VoteDecision(), teachers=names, days_first=first)
+    orders: dict[FirstDay, DaysFirst] = {FirstDay.NEWEST: "newest", FirstDay.VALUE: ""}
+    first = orders.get(config.days_first, "oldest")
+    selector = selector_for(store, teacher_set, VoteDecision(), teachers=names, days_first=first)
     report = buy(
         store,
         teacher_set,

@@ -33,7 +33,7 @@ REASONS = {
 }
 #: Name of a figure: its value at c0d64a3, before the merge, and its limit.
 LIMITS: dict[str, tuple[float, float]] = {
-    "product lines": (82_662, 68_150),
+    "product lines": (82_662, 69_400),
     "product files": (677, 280),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),

@@ -98,7 +98,7 @@ def reuse_of(questions: Questions) -> tuple[PrefixReuse, int, float]:
     for chain in questions.chains():
         session, ends = SessionOutline(questions), []
         for row in chain:
-            outline = session.of(row.whole)
+            outline = session.of(row.whole)[None]
             size = session.size(outline, teacher)
             refused = outline.has_action or questions.has_secret(outline.state)
             if not refused and not too_long(teacher, size):
@@ -224,7 +224,7 @@ def reproduce(lake: Lake) -> list[float]:
             before, began = server.billed, time.process_time()
             report = replay(
                 lake, asked, max_usd=Decimal(1000), days=days,
-                selector=selector_for(asked, decide),
+                selector=selector_for(lake, asked, decide),
             )  # fmt: skip
             bill = (server.billed - before) / 1e12
             wrong = float(expected.expected_usd) / bill - 1

@@ -13,6 +13,7 @@ objects, files, or the names of shipped ones, as on the command line.
     plan, replay                              what a replay would cost; buy it
     build_hints, build_pairs, compare, explain
     write_statistics, read_statistics         agreement, noise, style, and what is refused
+    sufficiency                               whether fewer teachers would have been enough
     normalize, build_dataset, export, export_sessions, write_report, publish
     train, evaluate, window_messages
     status, verify, reparse, forget, withdraw
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from composer_pipeline.preferences.quality import read_statistics as read_statistics
     from composer_pipeline.preferences.quality import write_statistics as write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules as PreferenceRules
+    from composer_pipeline.preferences.sufficiency import sufficiency as sufficiency
     from composer_pipeline.preferences.vote_rows import compare as compare
     from composer_pipeline.publishing.publish import publish as publish
     from composer_pipeline.report.write import write_report as write_report
@@ -91,6 +93,7 @@ _WHERE = {
     "explain": "preferences.explain",
     "write_statistics": "preferences.quality",
     "read_statistics": "preferences.quality",
+    "sufficiency": "preferences.sufficiency",
     "normalize": "normalization.stage",
     "build_dataset": "dataset.build",
     "export": "exporting.columns",

@@ -9,7 +9,7 @@ CONVERTER_VERSION = "1"
 #: Error turns to hints.
 HINTS_VERSION = "2"
 #: States and replies to votes and pairs.
-PAIRS_VERSION = "3"
+PAIRS_VERSION = "4"
 #: Pairs and a recipe to normalised pairs.
 NORMALIZE_VERSION = "1"
 #: A dataset and a recipe to a trained model.

@@ -6,6 +6,7 @@ home folder as ``~``; where a listing is long, the middle is left out and said.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback
 from tests.places import ROOT
 
-LONGEST = 30
+LONGEST = 48
+#: What a command says of its progress every ten seconds: how often depends on the machine.
+PROGRESS = re.compile(r"[^:]+: [\d,]+(?: of [\d,]+)?, .*\b\d+ m?s(?:; stopped: .*)?")
 HEAD = """# The first hour
 
 From an empty folder to a dataset that passed its gates, and one that did not. Every output
@@ -49,8 +52,9 @@ STEPS = (
     ("The sessions, then the states of one project.", "sessions"),
     ("", "states --project ladle --until 2026-11-16"),
     (
-        "What asking teachers about the first day would cost, before it costs anything.",
-        "plan --teachers demo.yaml --until 2026-11-16",
+        "What asking teachers about the first day would cost, and what a cent would buy, before it"
+        " costs anything.",
+        "plan --max-usd 0.01 --teachers demo.yaml --until 2026-11-16",
     ),
     ("Ask, under a ceiling.", "replay --teachers demo.yaml --until 2026-11-16"),
     ("Where teachers of different families agree against the agent.", "pairs"),
@@ -118,7 +122,8 @@ def _shown(command: str, home: Path, work: Path) -> str:
     if done.returncode != (command == REFUSED):
         raise SystemExit(f"{command}: {done.stderr}")
     text = (done.stdout + done.stderr).rstrip()
-    lines = [_with_tilde(line, str(home)).rstrip() for line in text.splitlines()]
+    said = [line for line in text.splitlines() if not PROGRESS.fullmatch(line)]
+    lines = [_with_tilde(line, str(home)).rstrip() for line in said]
     if len(lines) > LONGEST:
         left = len(lines) - LONGEST
         lines = [*lines[: LONGEST - 6], f"… {left} lines …", *lines[-6:]]

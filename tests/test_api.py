@@ -18,10 +18,13 @@ from tests.api_page import page
 from tests.places import ROOT
 
 STAGES = (
-    "ingest", "plan", "replay", "build_hints", "build_pairs", "write_statistics", "normalize",
-    "build_dataset", "export", "publish", "train", "evaluate", "write_report",
+    "ingest", "plan", "replay", "build_hints", "build_pairs", "write_statistics", "sufficiency",
+    "normalize", "build_dataset", "export", "publish", "train", "evaluate", "write_report",
 )  # fmt: skip
-BY_DAY = ("ingest", "plan", "replay", "build_hints", "build_pairs", "write_statistics", "normalize")
+BY_DAY = (
+    "ingest", "plan", "replay", "build_hints", "build_pairs", "write_statistics", "sufficiency",
+    "normalize",
+)  # fmt: skip
 
 
 def python(code: str) -> str:

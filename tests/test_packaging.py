@@ -26,7 +26,8 @@ def test_wheel(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"composer_pipeline", "assets", "trainers"}
-    for name in ("teachers/default.yaml", "normalize/default.yaml", "train/demo.yaml"):
+    recipes = ("teachers/default.yaml", "normalize/default.yaml", "train/demo.yaml")
+    for name in ("prices.yaml", *recipes):
         assert f"composer_pipeline/_recipes/{name}" in names
     assert {"composer_pipeline/py.typed", "assets/definitions.py"} <= set(names)
     assert sum(name.endswith(".jsonl") for name in names) >= 12

@@ -32,7 +32,7 @@ COMMANDS = (setup, traces, teachers, maintenance, preferences, dataset, training
 PARTS = {
     "Data": ("init", "ingest", "status", "sessions", "states", "state"),
     "Money": ("plan", "preview", "replay", "budget"),
-    "Preferences": ("pairs", "pair", "label", "statistics", "compare"),
+    "Preferences": ("pairs", "pair", "label", "statistics", "sufficiency", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),
     "Training": ("train", "replicas", "evaluate", "environment"),
     "Maintenance": ("doctor", "verify", "reparse", "forget", "withdraw", "redact"),

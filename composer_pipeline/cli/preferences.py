@@ -1,4 +1,4 @@
-"""The commands pairs, pair, statistics, label and compare, and the view of one pair."""
+"""The commands pairs, pair, statistics, sufficiency, label and compare; the view of one pair."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from difflib import SequenceMatcher, unified_diff
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -16,11 +16,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from composer_pipeline.cli.common import (
+    NOTHING,
     Bar,
     DayFilter,
     JsonOption,
     LakeOption,
     LedgerOption,
+    SessionFilter,
     Table,
     app,
     open_lake,
@@ -29,11 +31,15 @@ from composer_pipeline.cli.common import (
 )
 from composer_pipeline.cli.traces import show_chain
 from composer_pipeline.errors import InputError
-from composer_pipeline.files import json_objects
+from composer_pipeline.files import json_objects, replace
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.markdown import code
+from composer_pipeline.money import to_usd
 from composer_pipeline.settings import Settings
 from composer_pipeline.states.previews import printable
+
+if TYPE_CHECKING:
+    from composer_pipeline.preferences.sufficiency import Proportion
 
 #: Characters of a value, and of a line, that are shown.
 _CUT, _ROW = 1200, 200
@@ -179,6 +185,64 @@ def _show_notes(lake: Lake, as_json: bool) -> None:
                 f" for example {code(_cut(note.example, _ROW))}{instead}."
             )
             sys.stdout.write(printable(line) + "\n")
+
+
+@app.command
+def sufficiency(
+    *,
+    teachers: str = "",
+    write: Path | None = None,
+    only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say how often the cheapest one or two teachers would have been enough; nobody is asked.
+
+    Args:
+        teachers: teacher file that `--write` starts from (COMPOSER_TEACHERS).
+        write: new teacher file that asks accordingly.
+    """
+    from composer_pipeline.preferences.sufficiency import sufficiency as run
+    from composer_pipeline.preferences.sufficiency import teacher_file
+    from composer_pipeline.teachers.teachers import TeacherSet
+
+    source = teachers or Settings.from_env().teachers
+    base = TeacherSet.load(source) if teachers or write else None
+    if write and (write.exists() or write.is_symlink()):
+        raise InputError(f"{write}: exists and is not overwritten")
+    store = open_lake(lake)
+    with Bar() as progress:
+        report = run(store, days=only.days(store), sessions=only.sessions(store), progress=progress)
+    if write and base:
+        replace(write, teacher_file(report, base, source))
+    if as_json:
+        show(report.to_dict() | ({"written": str(write)} if write else {}), True, "")
+        return
+    table = Table(
+        "states", "n", "one", "two", "noise floor", "sufficient", "overpaid",
+        title="sufficiency", title_justify="left",
+    )  # fmt: skip
+    for kind, found in {**report.by_kind, "all": report.total}.items():
+        shares = [_percent(part) for part in (found.one, found.two, found.noise_floor)]
+        amount = f"${to_usd(found.overpaid_picodollars)}"
+        table.add_row(kind, str(found.states), *shares, found.sufficient, amount)
+    console = Console()
+    console.print(table)
+    lines = [
+        f"One is {report.cheapest[0]}, two are {' and '.join(report.cheapest)}; all are the"
+        f" families {', '.join(report.families)}.",
+        f"{report.states} states were asked in full, {report.left_out} others with replies are"
+        " left out.",
+        report.rule,
+    ]
+    if report.total.without_cost:
+        lines.append(f"{report.total.without_cost} overpaid replies have no known cost.")
+    for line in [*lines, *([f"Written: {write}"] if write else [])]:
+        console.print(Text(line))
+
+
+def _percent(found: "Proportion | None") -> str:
+    return f"{found.share:.0%} ({found.low:.0%}-{found.high:.0%})" if found else NOTHING
 
 
 @app.command

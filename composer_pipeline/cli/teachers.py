@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_UP, Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console, RenderableType
@@ -31,8 +31,9 @@ from composer_pipeline.money import PICO
 from composer_pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from composer_pipeline.teachers.plan import ReplayPlan, TeacherPlan
+    from composer_pipeline.teachers.plan import PlanPoint, ReplayPlan, TeacherPlan
     from composer_pipeline.teachers.report import ReplayReport
+    from composer_pipeline.teachers.selection import SelectionReport
 
 _STRATEGIES = {
     "naive": "every prompt in full",
@@ -45,6 +46,8 @@ _STRATEGIES = {
 PREVIEWED = 5
 #: Rows of each table; the screen has 40 lines.
 TEACHERS, DAYS, REASONS = 8, 6, 5
+#: Characters of the longest bar of a curve.
+_BAR = 12
 #: Characters of a reason; the lines of a screen have 80.
 _REASON = 64
 
@@ -53,16 +56,18 @@ _REASON = 64
 def plan(
     *,
     teachers: str = "",
+    max_usd: str = "",
     teacher: Sequence[str] = (),
     only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
     max_states: int = 0,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a replay would cost, before it costs anything.
+    """Show what a replay would cost, and what an amount would buy, before it costs anything.
 
     Args:
         teachers: teacher file (COMPOSER_TEACHERS).
+        max_usd: say in full what this amount in USD would buy.
         teacher: only this teacher of the file; may be given again.
         max_states: at most this many states; 0 is all.
     """
@@ -71,6 +76,7 @@ def plan(
     from composer_pipeline.teachers.teachers import TeacherSet
 
     settings = Settings.from_env()
+    amount = usd(max_usd, "--max-usd") if max_usd else None
     teacher_set = TeacherSet.load(teachers or settings.teachers)
     store = open_lake(lake)
     with Bar() as progress:
@@ -83,6 +89,7 @@ def plan(
             max_states=at_least(0, max_states, "--max-states") or None,
             ledger=settings.ledger or None,
             decide=VoteDecision(),
+            max_usd=amount,
             progress=progress,
         )
     if as_json:
@@ -90,6 +97,8 @@ def plan(
         return
     for table in plan_tables(report):
         Console().print(table)
+    for part in curve_view(report, amount):
+        Console().print(part)
 
 
 @app.command
@@ -100,7 +109,7 @@ def replay(
     teacher: Sequence[str] = (),
     only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
     max_states: int = 0,
-    again: str = "",
+    again: Literal["", "unreadable"] = "",
     dry_run: bool = False,
     verbose: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
@@ -119,41 +128,50 @@ def replay(
     """
     from composer_pipeline.cli.common import LiveReplay
     from composer_pipeline.preferences.vote import VoteDecision
+    from composer_pipeline.teachers.plan import plan as estimate
     from composer_pipeline.teachers.plan import selector_for
     from composer_pipeline.teachers.run import replay as run
     from composer_pipeline.teachers.teachers import TeacherSet
 
     if dry_run:
-        plan(teachers=teachers, teacher=teacher, only=only, max_states=max_states, lake=lake,
-             as_json=as_json)  # fmt: skip
+        plan(teachers=teachers, max_usd=max_usd, teacher=teacher, only=only, max_states=max_states,
+             lake=lake, as_json=as_json)  # fmt: skip
         return
     settings = Settings.from_env()
     ceiling = usd(max_usd or settings.max_usd, "--max-usd")
     teacher_set = TeacherSet.load(teachers or settings.teachers)
-    selector = selector_for(teacher_set, VoteDecision())
     store = open_lake(lake)
+    selector = selector_for(store, teacher_set, VoteDecision())
+    some: dict[str, Any] = {
+        "days": only.days(store), "sessions": only.sessions(store),
+        "teachers": list(teacher) or None,
+        "max_states": at_least(0, max_states, "--max-states") or None,
+        "ledger": settings.ledger or None,
+    }  # fmt: skip
+    brief = not (as_json or verbose)
+    teacher_set.check_keys()
+    if selector and brief:
+        with Bar() as progress:
+            planned = estimate(
+                store, teacher_set, decide=VoteDecision(), max_usd=ceiling, progress=progress,
+                **some,
+            )  # fmt: skip
+        Console().print(_bought(_point(planned, ceiling)), markup=False, highlight=False)
     with LiveReplay(err) as live:
         report = run(
-            store,
-            teacher_set,
-            max_usd=ceiling,
-            days=only.days(store),
-            sessions=only.sessions(store),
-            teachers=list(teacher) or None,
-            max_states=at_least(0, max_states, "--max-states") or None,
-            ledger=settings.ledger or None,
-            on_progress=live,
-            selector=selector,
-            again=again,
-        )
+            store, teacher_set, max_usd=ceiling, on_progress=live, selector=selector, again=again,
+            **some,
+        )  # fmt: skip
     chosen = {"selection": selector.report().to_dict()} if selector else {}
-    if as_json or verbose:
+    if not brief:
         show(report.to_dict() | chosen, as_json, "replay")
     else:
         options = [*only.typed(), *(f"--teacher {shlex.quote(name)}" for name in teacher)]
         options += [f"--max-states {max_states}"] if max_states else []
         for part in replay_view(report, _command(report, teachers, options)):
             Console().print(part)
+        if selector:
+            Console().print(_came_of(selector.report()), markup=False, highlight=False)
     _fail_for(report)
 
 
@@ -183,16 +201,19 @@ def preview(
     from composer_pipeline.teachers.run import replay
     from composer_pipeline.teachers.selection import choose
     from composer_pipeline.teachers.teachers import TeacherSet
+    from composer_pipeline.teachers.value import model_of
 
     settings = Settings.from_env()
     ceiling = usd(max_usd, "--max-usd")
     teacher_set = TeacherSet.load(teachers or settings.teachers)
-    selector = selector_for(teacher_set, VoteDecision())
     store = open_lake(lake)
+    selector = selector_for(store, teacher_set, VoteDecision())
     days, names = only.days(store), list(teacher) or None
     some: dict[str, Any] = {"sessions": only.sessions(store), "teachers": names}
     first = teacher_set.selection.model_copy(update={"max_states": PREVIEWED})
-    states, _ = choose(Questions(store, teacher_set, days=days, **some).states, first)
+    states, _ = choose(
+        Questions(store, teacher_set, days=days, **some).states, first, model_of(store)
+    )
     if not states:
         raise InputError(f"lake {store.url} has no states that {teachers or 'the file'} asks about")
     some["ledger"] = settings.ledger or None
@@ -368,14 +389,81 @@ def plan_tables(found: "ReplayPlan") -> list[Table]:
         agreement.source
     )  # fmt: skip
     notes.add_row("agreement", f"p = {agreement.p:g}, q = {agreement.q:g} ({on})")
-    if any(item.prices == "caps" for item in found.by_teacher.values()):
-        notes.add_row("prices", "caps of the teacher file, no cached reads: no catalogue was read")
+    for line in _price_notes(found):
+        notes.add_row("prices", line)
     for name, item in found.by_teacher.items():
         if item.answered_before:
             notes.add_row("new calls", _why_new(name, item))
         for line in [item.stop] if item.stop else item.warnings:
             notes.add_row("note", line)
     return [ways, rows, notes]
+
+
+def curve_view(found: "ReplayPlan", amount: Decimal | None) -> Iterator[RenderableType]:
+    """Yield what amounts would buy, as a table with bars, and one of them in full."""
+    points = found.curve
+    if not points[-1].states:
+        return
+    most = max(point.pairs for point in points) or 1
+    rows = Table("for", "states", "sessions", "pairs", "95 %", "", "uncached",
+                 title="what amounts would buy, the most valuable states first")  # fmt: skip
+    rows.title_justify = "left"
+    for point in points:
+        rows.add_row(
+            _usd(point.spent) + " (all)" if point.usd is None else f"${point.usd:g}",
+            f"{point.states:,}", f"{point.sessions:,}", f"{point.pairs:,.0f}",
+            f"{point.low:,.0f}-{point.high:,.0f}",
+            "\u2588" * max(1, round(_BAR * point.pairs / most)),
+            _usd(point.uncached),
+        )  # fmt: skip
+    yield rows
+    if amount is not None:
+        yield Text(_bought(_point(found, amount)))
+    source = f"fitted to {found.votes} votes" if found.votes else "assumed: no vote is known yet"
+    yield Text(f"the chance of a pair is {source}")
+
+
+def _point(found: "ReplayPlan", amount: Decimal) -> "PlanPoint":
+    """Return what an amount would buy."""
+    return next(p for p in found.curve if p.usd is None or p.usd >= amount)
+
+
+def _came_of(found: "SelectionReport") -> str:
+    """Return one sentence on what was asked and what was left."""
+    text = (
+        f"{found.pairs:,} states made a pair; {found.by_value:,} were asked by value,"
+        f" {found.drawn:,} drawn by chance, {found.left:,} left"
+    )
+    if found.left_pairs is None or not found.left:
+        return text
+    return (
+        f"{text}, of which about {found.left_pairs:,.0f} would make one"
+        f" ({found.left_low:,} to {found.left_high:,})"
+    )
+
+
+def _bought(point: "PlanPoint") -> str:
+    """Return one sentence on what an amount would buy."""
+    kinds = ", ".join(f"{name} {count:,}" for name, count in point.kinds.items())
+    return (
+        f"{_usd(point.spent)} would ask about {point.states:,} states of {point.sessions:,}"
+        f" sessions ({kinds or 'none with a sign of trouble'}): {point.pairs:,.0f} pairs expected,"
+        f" {point.low:,.0f} to {point.high:,.0f}"
+    )
+
+
+def _price_notes(found: "ReplayPlan") -> Iterator[str]:
+    """Yield what stands for the prices of a catalogue that was not read."""
+    from composer_pipeline.teachers.plan_model import typical_prices
+
+    cached, uncached = _usd(found.expected_usd), _usd(found.expected_uncached_usd)
+    expected = f"expected {cached}, or {uncached} if nothing is read from the cache"
+    read = f"(no catalogue was read; reading it needs no key); {expected}"
+    notes = {"typical": f"typical ones of {typical_prices()[0]} for %s {read}"}
+    notes["caps"] = "caps of the teacher file for %s, no cached reads: no catalogue was read"
+    for kind, note in notes.items():
+        if names := [n for n, it in found.by_teacher.items() if it.prices == kind and not it.stop]:
+            yield note % ", ".join(names)
 
 
 def _why_new(name: str, item: "TeacherPlan") -> str:

@@ -67,6 +67,7 @@ def _table(
     return TableSpec(name, description, key, partition_keys, schema, compact, grouped)
 
 
+_WINDOWED = (FLAG, "the teachers saw a window of the prompt; the rest was cut")
 PAIR_COLUMNS: _Columns = {
     "pair_id": (TEXT, "hash of (state, chosen action)"),
     **STATE_ID,
@@ -99,6 +100,7 @@ PAIR_COLUMNS: _Columns = {
     "error_turn": (FLAG, "the agent's action failed in the trace"),
     "mutating": (FLAG, "either side changes files or state"),
     "simulated": (FLAG, "any voting teacher was simulated"),
+    "windowed": _WINDOWED,
     "cost_picodollars": (INT64, "billed cost of all replies to the state"),
     "schema_version": (INT32, "version of this table"),
     "margin": (FLOAT, "(winning cluster - runner-up) / families"),
@@ -183,6 +185,7 @@ REPLIES = _table(
         "raw": (pa.binary(), "reply, redacted, zstd; the ledger keeps the bytes as received"),
         "schema_source": (TEXT, "where the tool schemas came from"),
         "converter_version": (TEXT, "version of the message converter"),
+        "windowed": _WINDOWED,
         "created_at": (TIMESTAMP, "when the reply was settled"),
         "canonical_slug": (TEXT, "dated name of the model in the catalogue of the run, or null"),
         "training_terms": (
@@ -443,6 +446,8 @@ VOTES = _table(
         "unusable": (STRINGS, "teacher: status: why, of each reply that cannot vote"),
         "cost_picodollars": (INT64, "billed cost of all replies to the state"),
         "simulated": (FLAG, "any teacher was simulated"),
+        "windowed": _WINDOWED,
+        "features": (STRINGS, "signs of trouble in the trace, from which a pair's chance is told"),
         "contamination": (STRINGS, "evidence that the session works on a benchmark"),
     },
 )

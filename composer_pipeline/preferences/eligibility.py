@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from composer_pipeline.actions import Action
@@ -117,6 +117,7 @@ class Reply:
     control: bool = False
     training_terms: str | None = None
     licence: str = ""
+    windowed: bool = False
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> "Reply":
@@ -132,6 +133,7 @@ class Reply:
             control=bool(row.get("control")),
             training_terms=row.get("training_terms"),
             licence=str(row.get("licence") or ""),
+            windowed=bool(row.get("windowed")),
         )
 
 
@@ -139,7 +141,7 @@ class Reply:
 _REPLY_COLUMNS = [
     "state_id", "family", "model", "status", "detail", "action", "request_hash",
     "completion_tokens", "cost_picodollars", "simulated", "created_at", "control",
-    "training_terms", "licence",
+    "training_terms", "licence", "windowed",
 ]  # fmt: skip
 
 
@@ -159,14 +161,26 @@ def is_usable(row: Mapping[str, Any]) -> bool:
 
 
 def usable_replies(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Reply]]:
-    """Return state id to its usable replies, the newest of each teacher, sorted by teacher."""
-    newest: dict[tuple[str, str], Mapping[str, Any]] = {}
+    """Return state id to its usable replies, the newest of each teacher, sorted by teacher.
+
+    Replies to the whole prompt and to a window of it are never in one vote: those of more families
+    are returned, at a tie those to the whole.
+    """
+    newest: dict[tuple[str, bool, str], Mapping[str, Any]] = {}
     for row in sorted(filter(is_usable, rows), key=reply_age, reverse=True):
-        newest.setdefault((row["state_id"], row["teacher"]), row)
+        key = (row["state_id"], bool(row.get("windowed")), row["teacher"])
+        newest.setdefault(key, row)
     found: dict[str, list[Reply]] = {}
-    for (state_id, _), row in sorted(newest.items()):
-        found.setdefault(state_id, []).append(Reply.from_row(row))
+    for (state_id, _), group in groupby(sorted(newest.items()), key=lambda item: item[0][:2]):
+        replies = [Reply.from_row(row) for _, row in group]
+        known = found.setdefault(state_id, replies)
+        if _families(replies) > _families(known):
+            found[state_id] = replies
     return found
+
+
+def _families(replies: Iterable[Reply]) -> int:
+    return len({reply.family for reply in replies if not reply.control})
 
 
 def reply_costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -46,7 +46,7 @@ from composer_pipeline.versions import CONVERTER_VERSION, PAIRS_VERSION
 
 #: The stage of these drops.
 STAGE = "pairs"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 #: The student of a pair whose rejected side is the agent's action in the trace.
 RECORDED = "recorded"
 #: Sources of pairs whose chosen side is the agent's own.
@@ -188,6 +188,7 @@ def pair_row(
         "chosen_families": sorted({reply.family for reply in outcome.members}),
         "mutating": outcome.mutating,
         "simulated": any(reply.simulated for reply in outcome.voters),
+        "windowed": any(reply.windowed for reply in outcome.voters),
         "cost_picodollars": cost,
         "margin": outcome.margin,
         "entropy": outcome.entropy,
@@ -275,7 +276,7 @@ _UNREAD = re.compile(r"has not been read|modified since read")
 #: The columns of a vote that nobody held.
 _NOBODY: Row = {
     "n_teachers": 0, "n_agree": 0, "n_families": 0, "agreement": 0.0, "winner_level": None,
-    "student_level": None, "margin": 0.0, "entropy": 0.0, "simulated": False,
+    "student_level": None, "margin": 0.0, "entropy": 0.0, "simulated": False, "windowed": False,
     "cost_picodollars": 0, "chosen_families": [], "chosen_teachers": [], "training_terms": None,
 }  # fmt: skip
 

@@ -31,6 +31,7 @@ from composer_pipeline.preferences.rules import NearDuplicates, PreferenceRules,
 from composer_pipeline.preferences.style import Separation, separability
 from composer_pipeline.preferences.vote_rows import AGENT, REASONS, level_of
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.teachers.value import calibration
 
 #: The scope of statistics over every day of the lake.
 ALL = "all"
@@ -236,6 +237,9 @@ class Quality:
     near: Sequence[Mapping[str, Any]] = ()  #: rows of the table ``near_duplicates``
     controls: Mapping[str, int] = field(default_factory=dict)  #: states that each one answered
     sides: Sides = Sides()
+    prompts: Mapping[str, Measurement] = field(default_factory=dict)  #: share of pairs, by prompt
+    #: Predicted and observed share of pairs; see ``teachers.value.calibration``.
+    chances: Mapping[str, Measurement] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``preference_statistics``, in a fixed order."""
@@ -261,8 +265,13 @@ class Quality:
             put("separability_weight", Measurement(weight, apart.pairs), name)
         put("pairs_per_session_mean", self.per_session[0])
         put("pairs_per_session_max", self.per_session[1])
-        for name, found in self.length_ratio.items():
-            put("length_ratio", found, name)
+        for statistic, measured in (
+            ("length_ratio", self.length_ratio),
+            ("pair_share_by_prompt", self.prompts),
+            ("pair_chance", self.chances),
+        ):
+            for name, found in measured.items():
+                put(statistic, found, name)
         states = self.funnel.get("states", 0)
         for statistic, counts, of in (
             ("rows", self.funnel, states),
@@ -271,14 +280,13 @@ class Quality:
             ("pairs_by_outcome", self.outcomes, self.pairs),
             ("pairs_by_tier", self.tiers, self.pairs),
             ("pairs_dropped", self.drops, self.funnel.get("candidates", 0)),
+            ("pairs_by_sides", asdict(self.sides), self.pairs),
         ):
             for name, count in counts.items():
                 put(statistic, Measurement(count, of), name)
         put("contaminated_pairs", Measurement(self.contaminated, self.pairs))
         put("near_duplicate_pairs", Measurement(len(self.near), self.pairs))
         put("near_duplicates_across_sessions", Measurement(self.near_across, self.pairs))
-        for name, number in asdict(self.sides).items():
-            put("pairs_by_sides", Measurement(number, self.pairs), name)
         return out
 
     @property
@@ -300,6 +308,7 @@ class StatisticsReport(Report):
 
 _VOTE_COLUMNS = [
     "reason", "n_families", "n_agree", "tool", "raters", "controls", "mutates", "labels", "levels",
+    "windowed",
 ]  # fmt: skip
 _PAIR_COLUMNS = [
     "pair_id", "session_id", "project", "chosen", "rejected", "tier", "outcome", "length_ratio",
@@ -330,7 +339,10 @@ def measure(lake: Lake, scope: str = ALL, *, rules: Rules = None, built: bool = 
     pairs, prints = _pairs(lake, days, rules.near_duplicates)
     drops = (lake.rows("drops", days=[day], stage="pairs", columns=["op"]) for day in days)
     counted, reasons, controls = Counter[str](), Counter[str](), Counter[str]()
+    by_prompt: dict[str, list[bool]] = {"full": [], "window": []}
     for row in votes:
+        if row["n_families"] >= 2:
+            by_prompt["window" if row["windowed"] else "full"].append(row["reason"] == "pair")
         reasons[row["reason"]] += 1
         counted["voted"] += row["n_families"] >= 2
         counted["consensus"] += row["n_agree"] > 0
@@ -367,7 +379,20 @@ def measure(lake: Lake, scope: str = ALL, *, rules: Rules = None, built: bool = 
         near=near_duplicates(prints, rules.near_duplicates),
         controls=dict(sorted(controls.items())),
         sides=sides_of(pairs),
+        prompts={name: Measurement(_mean(v), len(v)) for name, v in by_prompt.items() if v},
+        chances=_chances(lake, days),
     )
+
+
+def _chances(lake: Lake, days: Sequence[str]) -> dict[str, Measurement]:
+    columns = ["session_id", "features", "reason", "n_families"]
+    return {
+        f"{kind} in fifth {at}": Measurement(value, states)
+        for at, (told, seen, states) in enumerate(
+            calibration(lake.rows("votes", days=days, columns=columns)), start=1
+        )
+        for kind, value in (("predicted", told), ("observed", seen))
+    }
 
 
 def write_statistics(

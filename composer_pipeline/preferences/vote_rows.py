@@ -19,6 +19,7 @@ from composer_pipeline.preferences.actions.shell_parse import Place
 from composer_pipeline.preferences.eligibility import Reply, is_usable, reply_age
 from composer_pipeline.preferences.vote import Vote, context_of
 from composer_pipeline.states.state import TraceState
+from composer_pipeline.teachers.value import features
 
 AGENT = "agent"
 
@@ -122,6 +123,8 @@ def vote_row(
         ],
         "cost_picodollars": sum(row["cost_picodollars"] or 0 for row in rows),
         "simulated": any(reply.simulated for reply in replies),
+        "windowed": any(reply.windowed for reply in replies),
+        "features": sorted(features(state)),
     }
 
 

@@ -57,6 +57,7 @@ class Answers:
         self._checks = checks
         self._checks_of: dict[str, ReplyChecks] = {}
         self._actions: dict[str, dict[str, Action | None]] = {}
+        #: (teacher, day) -> key of a call -> action.
         self._stored: dict[tuple[str, str], dict[str, Action | None]] = {}
 
     def of(self, state_id: str) -> Mapping[str, Action | None]:
@@ -67,16 +68,16 @@ class Answers:
         """Add a reply that has just come."""
         self._set(call, self._judge(body, call.day, call.meta))
 
-    def add_stored(self, call: Call) -> None:
+    def add_stored(self, key: str, call: Call) -> None:
         """Add a reply that the ledger had before."""
         partition = (call.teacher, call.day)
-        if call.state_id not in self._stored.get(partition, {}):
+        if key not in self._stored.get(partition, {}):
             self._stored[partition] = {
-                row["state_id"]: self._judge(row["body"], call.day, row["meta"])
+                row["key"]: self._judge(row["body"], call.day, row["meta"])
                 for row in self._ledger.rows(*partition)
                 if row["outcome"] == "billed"
             }
-        self._set(call, self._stored[partition].get(call.state_id))
+        self._set(call, self._stored[partition].get(key))
 
     def add_nothing(self, state_id: str, teacher: str) -> None:
         """Add that a teacher was asked, unless it gave an answer."""
@@ -414,7 +415,7 @@ class Caller:
         window.cached += outcome == "billed"
         window.refused += outcome == "refused"
         if self.answers and outcome == "billed":
-            self.answers.add_stored(question.call)
+            self.answers.add_stored(question.key, question.call)
 
     def _closed(self, window: TeacherWindow, question: Question) -> str:
         """Return why nothing more may be asked here, or an empty string."""

@@ -6,12 +6,14 @@ Planning sends no session, needs no API key and writes nothing.
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
 
+from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import PICO, to_pico
 from composer_pipeline.reports import Progress, Report
@@ -24,22 +26,29 @@ from composer_pipeline.teachers.plan_model import (
     ReplyTokens,
     SessionOutline,
     Tariff,
+    answers_by_key,
     asked_shares,
     expected_cost,
     measure_agreement,
     measure_replies,
+    typical_prices,
 )
 from composer_pipeline.teachers.questions import Questions, too_long
 from composer_pipeline.teachers.request import worst_case
 from composer_pipeline.teachers.selection import (
+    Asking,
     CurtailedSelector,
     DaysFirst,
     Decide,
+    Price,
     ask_order,
     choose,
     has_vote,
+    next_voters,
+    vote_usd,
 )
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet, sampled
+from composer_pipeline.teachers.value import PairModel, features, model_of, prompt_bytes
 
 #: What differs if every setting that was recorded is the same.
 MESSAGES = "messages of the state"
@@ -47,6 +56,8 @@ MESSAGES = "messages of the state"
 UNRECORDED = "not recorded then: messages of the state, endpoint, max_tokens or others"
 #: The smallest prefix that most providers cache, in tokens; the loopback server has no minimum.
 CACHE_MINIMUM_TOKENS = 1024
+#: Amounts in USD for which a plan says what they would buy, beside round ones below everything.
+AMOUNTS = (5, 10, 20, 50, 100)
 #: Without a vote, every family counts and two that agree win.
 _QUORUM = 2
 
@@ -59,14 +70,36 @@ class Strategy(msgspec.Struct, frozen=True):
     calls: float
 
 
+class PlanPoint(msgspec.Struct, frozen=True):
+    """What an amount is expected to buy, in the order in which a replay asks.
+
+    ``usd`` is the amount, ``None`` for everything; ``spent`` is the expected cost of ``states``
+    states of ``sessions`` sessions, ``uncached`` the same if nothing were read from a cache.
+    ``pairs`` are expected, ``low`` and ``high`` a 95 % interval. ``kinds`` counts the states by
+    feature (``teachers.value.WEIGHTS``); a state may have several, or none.
+    """
+
+    usd: float | None
+    states: int
+    sessions: int
+    spent: float
+    uncached: float
+    pairs: float
+    low: float
+    high: float
+    kinds: dict[str, int]
+
+
 class TeacherPlan(msgspec.Struct):
     """One teacher in a plan.
 
     ``calls`` are the most that may be made, ``expected_calls`` those that the vote is expected
-    to need. ``not_asked`` are the states outside the teacher's ``ask_share``. ``prices``:
-    ``catalogue``, ``file`` (api openai), or ``caps`` of the teacher file. ``stop`` says why the
-    catalogue rules the teacher out. Of the ``calls``, ``answered_before`` have a paid reply to
-    the same state under other settings; ``changed`` says what differs, and at how many of them.
+    to need. ``not_asked`` are the states outside the teacher's ``ask_share``, ``decided`` those
+    whose vote needs no more replies. ``prices``: ``catalogue``, ``file`` (api openai), ``caps``
+    of the teacher file, or ``typical``: those of ``recipes/prices.yaml`` up to the caps, where
+    no catalogue was read. ``stop`` says why the catalogue rules the teacher out. Of the
+    ``calls``, ``answered_before`` have a paid reply to the same state under other settings;
+    ``changed`` says what differs, and at how many of them.
     """
 
     calls: int = 0
@@ -74,10 +107,12 @@ class TeacherPlan(msgspec.Struct):
     skipped: int = 0
     refused: int = 0
     not_asked: int = 0
+    decided: int = 0
     answered_before: int = 0
     changed: dict[str, int] = msgspec.field(default_factory=dict)
     control: bool = False
     expected_picodollars: int = 0
+    expected_uncached_picodollars: int = 0
     worst_picodollars: int = 0
     prices: str = "caps"
     rank: int = 0
@@ -99,11 +134,14 @@ class TeacherPlan(msgspec.Struct):
 class ReplayPlan(msgspec.Struct, Report):
     """What would be asked. ``expected_usd`` is an estimate, ``worst_usd`` a bound.
 
+    ``expected_uncached_usd`` is the estimate if no provider reads a prompt from its cache.
     ``strategies`` compares ways of asking the same open questions: ``naive`` (every prompt in
     full), ``chain`` (sessions in order, so that beginnings are read from the prompt cache),
     ``chain_exact`` and ``chain_student`` (with curtailed voting), and ``selected``, which is
     what the teacher file asks for and what ``expected_usd`` is. The bound is what the ledger
-    would reserve if no reply ever arrived.
+    would reserve if no reply ever arrived. ``curve`` says what those amounts would buy that do
+    not buy everything, the smallest first, and everything last; ``votes`` are those on which the
+    chance of a pair was fitted.
     """
 
     states: int
@@ -116,11 +154,14 @@ class ReplayPlan(msgspec.Struct, Report):
     agreement: Agreement = Agreement()
     selection: dict[str, Any] = msgspec.field(default_factory=dict)
     catalogue: str = ""
+    curve: list[PlanPoint] = msgspec.field(default_factory=list)
+    votes: int = 0
+    expected_uncached_usd: Decimal = Decimal(0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; USD amounts are numbers for display."""
-        amounts = {"expected_usd": float(self.expected_usd), "worst_usd": float(self.worst_usd)}
-        return super().to_dict() | amounts
+        names = ("expected_usd", "expected_uncached_usd", "worst_usd")
+        return super().to_dict() | {name: float(getattr(self, name)) for name in names}
 
 
 def plan(
@@ -136,6 +177,7 @@ def plan(
     catalogue: Catalogue | None = None,
     decide: Decide | None = None,
     agreement: tuple[float, float] | None = None,
+    max_usd: Decimal | None = None,
     progress: Progress | None = None,
 ) -> ReplayPlan:
     """Count the calls that a replay would make, and their cost.
@@ -149,11 +191,12 @@ def plan(
         max_states: as for ``replay``.
         only_on_active_path: as for ``replay``.
         ledger: path or URL of the ledger; in the lake if ``None``. It is not created.
-        catalogue: fetched from the endpoint if ``None``; without one, the price caps of the
-            teacher file count.
+        catalogue: fetched from the endpoint if ``None``; without one, the shipped typical
+            prices count, or the price caps of the teacher file where it lists no such model.
         decide: the vote, to measure agreement on the lake's replies; if ``None``, an agreement
             is assumed.
         agreement: (p, q) to assume instead of measuring; see ``teachers.plan_model``.
+        max_usd: an amount to have in ``curve`` beside :data:`AMOUNTS`.
         progress: called as ("plan", states done, all states) after each session.
 
     Raises:
@@ -170,7 +213,8 @@ def plan(
     replies = measure_replies(lake, questions.days)
     opened = existing_ledger(ledger_target(lake, ledger))
     with opened or contextlib.nullcontext():
-        counter = _Counter(questions, opened, checks, replies)
+        model = model_of(lake)
+        counter = _Counter(lake, questions, opened, checks, replies, model, decide)
         selected = counter.count(progress)
     totals = _cheapest_first(counter.totals)
     if agreement is not None:
@@ -195,18 +239,22 @@ def plan(
         agreement=agreed,
         selection=selected,
         catalogue=catalogue.sha256[:16] if catalogue else "",
+        curve=counter.curve([float(max_usd)] if max_usd else []),
+        votes=model.votes,
+        expected_uncached_usd=sum(part.expected_uncached_picodollars for part in parts) / PICO,
     )
 
 
 def selector_for(
+    lake: Lake,
     teacher_set: TeacherSet,
     decide: Decide,
     *,
     teachers: Sequence[str] | None = None,
     days_first: DaysFirst = "",
 ) -> CurtailedSelector | None:
-    """Return the selector that a teacher file asks for; ``None`` if it asks for everything."""
-    if not teacher_set.selection.active:
+    """Return the selector of a teacher file; ``None`` if it asks for everything in time order."""
+    if not (teacher_set.selection.active or teacher_set.selection.prioritise):
         return None
     asked = teacher_set.select(None if teachers is None else list(teachers))
     catalogue = fetch(teacher_set, asked)
@@ -216,7 +264,9 @@ def selector_for(
         for teacher in asked
         for base in [_pricing(teacher_set, teacher, checks.get(teacher.name))[0].base]
     }
-    return CurtailedSelector(teacher_set.selection, decide, prices=prices, days_first=days_first)
+    return CurtailedSelector(
+        teacher_set.selection, decide, model=model_of(lake), prices=prices, days_first=days_first
+    )
 
 
 def _pricing(
@@ -228,6 +278,12 @@ def _pricing(
         return Pricing(Prices(*caps)), "file"
     if check and check.record and not check.stop:
         return check.record.offered(caps), "catalogue"
+    listed = typical_prices()[1].get(teacher.model)
+    if listed and check is None and not teacher_set.endpoint.simulated:
+        limits = {"prompt": caps[0], "completion": caps[1], "input_cache_read": caps[0]}
+        known = {key: p for key in limits if (p := getattr(listed, key)) is not None}
+        within = {key: min(p / 1_000_000, limits[key]) for key, p in known.items()}
+        return Pricing(Prices(**within)), "typical"
     return Pricing(Prices(*caps)), "caps"
 
 
@@ -269,6 +325,23 @@ class _TeacherTotals:
             self.envelope_bytes / self.states if self.states else 0.0,
         )
 
+    @property
+    def price(self) -> Price:
+        return self.pricing.base.of("prompt"), self.pricing.base.of("completion")
+
+    def cost(self, size: int, hit: int, *, audited: bool) -> tuple[float, float]:
+        """Return the expected USD of one question, with and without cached reads."""
+        tariff = self.tariff()
+        tokens, read = size / tariff.bytes_per_token, hit / tariff.bytes_per_token
+        prices = tariff.pricing.at(int(tokens))
+        fresh = float(prices.of("input_cache_write" if tariff.caches else "prompt"))
+        each = tariff.completion_tokens * float(prices.of("completion"))
+        each += float(prices.of("request"))
+        whole = tokens * float(prices.of("prompt")) + each
+        cached = (tokens - read) * fresh + read * float(prices.of("input_cache_read")) + each
+        share = 1.0 if audited else self.figures.asked_share
+        return share * (cached if tariff.caches else whole), share * whole
+
     def finish(self) -> None:
         """Fill in the figures that rest on the replies and on the count."""
         figures = self.figures
@@ -286,10 +359,7 @@ class _TeacherTotals:
 def _cheapest_first(totals: Mapping[str, _TeacherTotals]) -> list[_TeacherTotals]:
     """Return those that the catalogue does not rule out."""
     going = [one for one in totals.values() if not one.figures.stop]
-    prices = {
-        one.teacher.name: (one.pricing.base.of("prompt"), one.pricing.base.of("completion"))
-        for one in going
-    }
+    prices = {one.teacher.name: one.price for one in going}
     return [totals[name] for name in ask_order([one.teacher for one in going], prices)]
 
 
@@ -298,11 +368,18 @@ class _Counter:
 
     def __init__(
         self,
+        lake: Lake,
         questions: Questions,
         ledger: Ledger | None,
         checks: Mapping[str, CatalogueCheck],
         replies: Mapping[str, ReplyTokens],
+        model: PairModel,
+        decide: Decide | None,
     ) -> None:
+        self.model, self.decide = model, decide
+        self._answers = lru_cache(8)(partial(answers_by_key, lake))
+        #: State -> (teacher, bytes of the body, of which a state that is asked earlier has these).
+        self._bought: dict[str, list[tuple[_TeacherTotals, int, int]]] = {}
         self.questions = questions
         self.ledger = ledger
         teacher_set = questions.teacher_set
@@ -315,7 +392,7 @@ class _Counter:
             )
             for teacher in questions.teachers
         }
-        self._metas: dict[tuple[str, str], dict[str, Any]] = {}
+        self._metas: dict[tuple[str, str, bool], dict[str, Any]] = {}
         self._seen: set[str] = set()
         #: OpenRouter's bodies name their session, so no other session has the same.
         self._same_in_sessions = any(
@@ -325,8 +402,11 @@ class _Counter:
     def count(self, progress: Progress | None = None) -> dict[str, Any]:
         """Count, and return what the teacher file selects."""
         questions, selection = self.questions, self.questions.teacher_set.selection
-        chosen, ruled_out = choose(questions.states, selection)
+        chosen, ruled_out = choose(questions.states, selection, self.model)
         self._chosen = {state.state_id for state in chosen}
+        self._found = {state.state_id: features(state) for state in chosen}
+        self._order = self._asking(chosen)
+        self._place = {state.state_id: at for at, state in enumerate(self._order)}
         self._audited = {s.state_id for s in chosen if sampled(s.state_id, selection.audit_share)}
         skipped = Counter(rule for state, rule in ruled_out.items() if state not in self._audited)
         self._measure_bodies()
@@ -348,6 +428,66 @@ class _Counter:
             "skipped": dict(sorted(skipped.items())),
             "audited": len(self._audited),
         }
+
+    def _asking(self, chosen: Sequence[Any]) -> Sequence[Any]:
+        """Return the states in the order in which a replay would ask about them."""
+        if not self.questions.teacher_set.selection.prioritise:
+            return chosen
+        asked = _cheapest_first(self.totals)
+        prices = {one.teacher.name: one.price for one in asked}
+        teachers = [one.teacher for one in asked]
+        curtail = self.questions.teacher_set.selection.curtail
+        chance = {state: self.model.chance(found) for state, found in self._found.items()}
+        usd = {
+            state: vote_usd(size, teachers, self.decide, prices, curtail)
+            for state, size in prompt_bytes(chosen).items()
+        }
+        return Asking.by_value(chosen, chance, usd).states
+
+    def curve(self, amounts: Sequence[float]) -> list[PlanPoint]:
+        """Return what amounts would buy, and what everything would; after the costs."""
+        points: list[PlanPoint] = []
+        kinds: Counter[frozenset[str]] = Counter()
+        sessions: set[str] = set()
+        costs = [
+            [
+                one.cost(size, hit, audited=state.state_id in self._audited)
+                for one, size, hit in self._bought.get(state.state_id, ())
+            ]
+            for state in self._order
+        ]
+        total = sum(cached for questions in costs for cached, _ in questions)
+        steps = (Decimal(n).scaleb(power) for power in range(-6, 6) for n in (1, 2, 5))
+        round_ones = [float(step) for step in steps if total <= 20 * step]
+        left = sorted({*AMOUNTS, *amounts, *round_ones})
+        spent = uncached = 0.0
+
+        def add(usd: float | None) -> None:
+            pairs, low, high = self.model.expect(kinds)
+            single = Counter(name for found, n in kinds.items() for name in found for _ in range(n))
+            amounts = (round(spent, 6), round(uncached, 6))
+            figures = (round(pairs, 1), round(low, 1), round(high, 1))
+            here = (kinds.total(), len(sessions))
+            points.append(
+                PlanPoint(
+                    usd,
+                    *here,
+                    *amounts,
+                    *figures,
+                    dict(sorted(single.items(), key=lambda item: (-item[1], item[0]))),
+                )
+            )
+
+        for state, questions in zip(self._order, costs, strict=True):
+            cost = sum(cached for cached, _ in questions)
+            while left and spent + cost > left[0]:
+                add(left.pop(0))
+            spent, uncached = spent + cost, uncached + sum(whole for _, whole in questions)
+            if questions:
+                kinds[self._found[state.state_id]] += 1
+                sessions.add(state.session_id)
+        add(None)
+        return points
 
     def _measure_bodies(self) -> None:
         """Build the bodies of some replies: their tokens are known, their bytes are not kept."""
@@ -376,27 +516,55 @@ class _Counter:
         if not self._same_in_sessions:
             self._seen.clear()
         session = SessionOutline(self.questions)
-        asked: list[tuple[PromptOutline, _TeacherTotals, str]] = []
-        for row in states:
-            outline, state = None, row.whole
-            for totals in self.totals.values():
-                if not totals.teacher.asks(state.state_id):
-                    totals.figures.not_asked += 1
-                    continue
-                outline = outline or session.of(state)
-                asked.append((outline, totals, session.key(outline, totals.teacher)))
+        asked = [asked for row in states for asked in self._asked_of(session, row.whole)]
         # One query for a session: one for each question takes longer than all the rest.
         replied = self.ledger.replied(key for *_, key in asked) if self.ledger else ()
+        decided = self._decided(asked, replied)
         opened: dict[str, list[PromptOutline]] = {name: [] for name in self.totals}
         for outline, totals, key in asked:
             if key in self._seen or key in replied:
                 totals.figures.cached += 1
+            elif outline.state.state_id in decided and not totals.teacher.control:
+                totals.figures.decided += 1
             elif self._count_open(session, outline, totals):
                 self._seen.add(key)
                 opened[totals.teacher.name].append(outline)
-        for name, outlines in opened.items():
-            if outlines:
-                self._add_prompts(session, self.totals[name], outlines)
+        for name, found in opened.items():
+            if found:
+                self._add_prompts(session, self.totals[name], found)
+
+    def _asked_of(
+        self, session: SessionOutline, state: Any
+    ) -> Iterator[tuple[PromptOutline, _TeacherTotals, str]]:
+        """Yield outline, teacher and key of each question about a state."""
+        asking = [one for one in self.totals.values() if one.teacher.asks(state.state_id)]
+        for totals in self.totals.values():
+            totals.figures.not_asked += totals not in asking
+        outlines = session.of(state, {one.teacher.window for one in asking}) if asking else {}
+        for totals in asking:
+            outline = outlines[totals.teacher.window]
+            yield outline, totals, session.key(outline, totals.teacher)
+
+    def _decided(
+        self, asked: Sequence[tuple[PromptOutline, _TeacherTotals, str]], replied: Collection[str]
+    ) -> set[str]:
+        """Return the states whose vote is decided by what was bought."""
+        curtail, decide = self.questions.teacher_set.selection.curtail, self.decide
+        if curtail == "off" or decide is None or not replied:
+            return set()
+        known: dict[str, dict[str, Action | None]] = {}
+        for outline, totals, key in asked:
+            if key in replied:
+                answer = self._answers(outline.state.day).get(key)
+                known.setdefault(outline.state.state_id, {})[totals.teacher.name] = answer
+        teachers = [one.teacher for one in _cheapest_first(self.totals)]
+        return {
+            state.state_id
+            for state in {outline.state.state_id: outline.state for outline, *_ in asked}.values()
+            if state.state_id in known
+            and state.state_id not in self._audited
+            and not next_voters(state, teachers, known[state.state_id], decide, curtail)
+        }
 
     def _count_open(
         self, session: SessionOutline, outline: PromptOutline, totals: _TeacherTotals
@@ -404,7 +572,7 @@ class _Counter:
         """Count a question without a reply; return True if it is open."""
         teacher, figures = totals.teacher, totals.figures
         size = session.size(outline, teacher)
-        if too_long(teacher, size):
+        if outline.empty or too_long(teacher, size):
             figures.skipped += 1
             return False
         if outline.has_action or self.questions.has_secret(outline.state):
@@ -420,9 +588,11 @@ class _Counter:
             totals.selected_audited += audited
             totals.selected_bytes += size
             totals.worst += worst_case(teacher, size)
-            alike = (teacher.name, outline.toolset.digest)
+            alike = (teacher.name, outline.toolset.digest, outline.windowed)
             if alike not in self._metas:
-                self._metas[alike] = self.questions.meta(teacher, outline.toolset)
+                self._metas[alike] = self.questions.meta(
+                    teacher, outline.toolset, windowed=outline.windowed
+                )
             totals.calls.append((outline.state.day, state_id, self._metas[alike]))
         return True
 
@@ -441,6 +611,17 @@ class _Counter:
             end for end, o in zip(ends, outlines, strict=True) if o.state.state_id in self._chosen
         ]
         totals.selected_reuse.add_session(chosen, session.parents, session.reach)
+        minimum, seen = totals.selected_reuse.minimum_bytes, {-1}
+        wanted = [o for o in outlines if o.state.state_id in self._chosen]
+        for outline in sorted(wanted, key=lambda o: self._place[o.state.state_id]):
+            node = outline.node
+            while node not in seen:
+                seen.add(node)
+                node = session.parents[node]
+            hit = session.reach[node] if node >= 0 else 0
+            self._bought.setdefault(outline.state.state_id, []).append(
+                (totals, session.size(outline, totals.teacher), hit if hit >= minimum else 0)
+            )
 
 
 def _cost(
@@ -479,8 +660,11 @@ def _cost(
         more = (one.selected - one.selected_audited) * shares[curtail]
         figures.expected_calls = round(one.selected_audited + more, 1)
         figures.prompt_tokens = int(one.selected_bytes / tariff.bytes_per_token)
-        expected = expected_cost(one.selected_reuse or PrefixReuse(), tariff, share=shares[curtail])
-        figures.expected_picodollars = min(to_pico(str(expected)), figures.worst_picodollars)
+        reuse, share = one.selected_reuse or PrefixReuse(), shares[curtail]
+        expected = expected_cost(reuse, tariff, share=share)
+        uncached = expected_cost(reuse, tariff, share=share, cached=False)
+        figures.expected_picodollars = min(to_pico(str(expected)), one.worst)
+        figures.expected_uncached_picodollars = min(to_pico(str(uncached)), one.worst)
         sums = {
             "naive": (figures.naive_usd, one.states),
             "chain": (figures.chain_usd, one.states),

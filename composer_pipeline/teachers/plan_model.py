@@ -14,8 +14,9 @@ unique. p = w a and q (1 - p) = (1 - w) a^2 give a = (p + sqrt(p^2 + 4 q (1 - p)
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date
+from functools import cache, lru_cache, partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,9 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import Conversion, GrowingChain, offered_tools, wire_messages
 from composer_pipeline.chat.tools import Toolset
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.teachers.catalogue import Pricing
-from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Questions
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.teachers.catalogue import Prices, Pricing
+from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Cutter, Questions
 from composer_pipeline.teachers.request import serialise
 from composer_pipeline.teachers.selection import (
     Cluster,
@@ -153,6 +155,13 @@ class Tariff(msgspec.Struct, frozen=True):
         return tuple(
             int(n * self.bytes_per_token - self.envelope_bytes) for n in sorted(tokens) if n > 0
         )
+
+
+@cache
+def typical_prices() -> tuple[date, dict[str, Prices]]:
+    """Return a date and the shipped prices of models then, in USD per MILLION tokens."""
+    shipped = msgspec.yaml.decode((recipes_dir() / "prices.yaml").read_bytes())
+    return shipped["date"], msgspec.convert(shipped["models"], dict[str, Prices])
 
 
 def expected_cost(
@@ -294,8 +303,8 @@ def measure_agreement(
 
     p is measured on states that the first two families both answered (``teachers`` are the
     cheapest first), q on those of them where the first does not agree with the agent; the shares
-    on states that every family was asked about. If curtailing chose these states, q and the
-    shares rest on the audit sample. Too few states, and p and q are assumed.
+    on states whose vote the known answers decide, in the order of asking. Too few states, and p
+    and q are assumed.
     """
     names = {teacher.name for teacher in teachers}
     answers = lru_cache(8)(partial(_answers, lake, names)) if lake.partitions("replies") else None
@@ -321,13 +330,11 @@ def measure_agreement(
             else:
                 disagreed += 1
                 matched += len(second) == 1
-        if firsts and all(name in known for name in firsts) and curtail != "off":
-            complete += 1
-            shown: dict[str, Action | None] = {}
-            while wanted := next_voters(state, teachers, shown, decide, curtail):
-                shown |= {teacher.name: known.get(teacher.name) for teacher in wanted}
+        if known and curtail != "off":
+            shown = _asked_at(state, teachers, known, decide, curtail)
+            complete += shown is not None
             for at, name in enumerate(firsts):
-                asked[at] += name in shown
+                asked[at] += name in (shown or ())
     enough = compared >= MIN_STATES and disagreed >= MIN_DISAGREEMENTS
     return Agreement(
         round(agreed / compared, 4) if enough else DEFAULT_P,
@@ -337,6 +344,31 @@ def measure_agreement(
         disagreed,
         [round(n / complete, 4) for n in asked] if complete >= MIN_STATES else [],
     )
+
+
+def _asked_at(
+    state: "TraceState",
+    teachers: Sequence[Teacher],
+    known: Mapping[str, Action | None],
+    decide: Decide,
+    curtail: str,
+) -> set[str] | None:
+    """Return whom curtailing asks until the vote is decided; ``None`` if an answer is missing."""
+    shown: dict[str, Action | None] = {}
+    while wanted := next_voters(state, teachers, shown, decide, curtail):
+        if any(teacher.name not in known for teacher in wanted):
+            return None
+        shown |= {teacher.name: known[teacher.name] for teacher in wanted}
+    return set(shown)
+
+
+def answers_by_key(lake: Lake, day: str) -> dict[str, Action | None]:
+    """Return key of a call -> its action, ``None`` for an unusable reply, of a day."""
+    table = lake.read("replies", days=[day], columns=["request_hash", "status", "action"])
+    return {
+        row["request_hash"]: Action.from_json(row["action"]) if row["status"] == "ok" else None
+        for row in table.to_pylist()
+    }
 
 
 def _answers(lake: Lake, names: set[str], day: str) -> dict[str, dict[str, Action | None]]:
@@ -364,6 +396,9 @@ class PromptOutline(msgspec.Struct):
     #: The messages hold the action itself and are not sent.
     has_action: bool
     prefix: "_ChainPrefix"
+    #: Only a window of the prompt; without any message where not even a window fits.
+    windowed: bool = False
+    empty: bool = False
 
 
 class _ChainPrefix:
@@ -399,6 +434,7 @@ class SessionOutline:
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
+        self._cutter = Cutter()
         self._nodes: dict[tuple[int, bytes], int] = {}
         #: Node -> bytes of the pieces from the root to its end, and the node before it.
         self.reach: list[int] = []
@@ -408,8 +444,10 @@ class SessionOutline:
         self._offered: dict[str, list[dict[str, Any]]] = {}
         self._frames: dict[tuple[str, str], BodyFrame] = {}
 
-    def of(self, state: "TraceState") -> PromptOutline:
-        """Return one state's outline; call it in the order in which a chain grows."""
+    def of(
+        self, state: "TraceState", windows: Collection[int | None] = (None,)
+    ) -> dict[int | None, PromptOutline]:
+        """Return one state's outline by window; call it in the order in which a chain grows."""
         toolset = self._questions.toolset(state)
         key = (state.chain_id, toolset.digest)
         prefix = self._prefixes.get(key)
@@ -426,7 +464,30 @@ class SessionOutline:
         node, rest = self._pieces(prefix.node, messages[settled:])
         tail = (b"," if prefix.parts and rest else b"") + b",".join(rest)
         size = prefix.size + len(tail)
-        return PromptOutline(state, toolset, node, tail, size, has_action, prefix)
+        whole = PromptOutline(state, toolset, node, tail, size, has_action, prefix)
+        return {
+            window: whole if window is None else self._cut(whole, messages, window)
+            for window in windows
+        }
+
+    def _cut(
+        self, whole: PromptOutline, messages: Sequence[dict[str, Any]], window: int
+    ) -> PromptOutline:
+        """Return the outline of a prompt's window."""
+        root = whole.prefix.root
+        room = window * BYTES_PER_TOKEN - self.reach[root]
+        if whole.size + 2 <= room:  # with its brackets
+            return whole
+        node, parts = root, []
+        for message in wire_messages(self._cutter.cut(messages, room) or ()):
+            parts.append(orjson.dumps(message))
+            node = self._node(node, parts[-1])
+        tail = b",".join(parts)
+        alone = _ChainPrefix(root)
+        return PromptOutline(
+            whole.state, whole.toolset, node, tail, len(tail), whole.has_action, alone,
+            windowed=True, empty=not parts,
+        )  # fmt: skip
 
     def size(self, outline: PromptOutline, teacher: Teacher) -> int:
         """Return the bytes of the teacher's body."""
@@ -474,7 +535,7 @@ class SessionOutline:
         return at, parts
 
     def _node(self, parent: int, data: bytes) -> int:
-        key = (parent, data)
+        key = (parent, hashlib.blake2b(data, digest_size=16).digest())
         found = self._nodes.get(key)
         if found is None:
             found = self._nodes[key] = len(self._nodes)

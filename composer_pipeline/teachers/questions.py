@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from composer_pipeline.chat.convert import Conversion, to_chat
+from composer_pipeline.chat.convert import Conversion, to_chat, wire_messages
 from composer_pipeline.chat.tools import Toolset, Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.parquet import column
@@ -26,12 +26,19 @@ from composer_pipeline.teachers.ledger.values import Call
 from composer_pipeline.teachers.request import Request, serialise, settings_sent, worst_case
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.versions import CONVERTER_VERSION
+from composer_pipeline.window import Message, Overhead, Turn, fit, without_middle
 
 if TYPE_CHECKING:
     from composer_pipeline.states.state import TraceState
 
-#: Bytes of a body that make one token, for estimates and for the context limit only.
+#: Bytes of a body that make one token, for estimates and for the limits of context and window.
 BYTES_PER_TOKEN = 4
+#: The JSON around a message, and around a call with its result, in such tokens.
+_JSON = Overhead(message=12, call=34)
+#: Attempts to meet a window's budget; texts are measured well, so that the first mostly does.
+_ATTEMPTS = 6
+#: How much of its budget a cut window should fill.
+_FILLED = 0.97
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -62,6 +69,54 @@ def too_long(teacher: Teacher, size: int) -> str:
     if tokens <= teacher.context_length:
         return ""
     return f"context_length: about {tokens} tokens, {teacher.name} takes {teacher.context_length}"
+
+
+class _Bytes:
+    """Counts a text by the bytes of its JSON: a teacher's tokenizer is not known."""
+
+    def count(self, text: str) -> int:
+        return -(-(len(orjson.dumps(text)) - 2) // BYTES_PER_TOKEN)
+
+    def shortened(self, text: str, tokens: int) -> str:
+        size = self.count(text)
+        half = max(1, (tokens - 4) * len(text) // (2 * size)) if size else 0
+        return text if size <= tokens else without_middle(text, half, len(text) - half)
+
+
+class Cutter:
+    """Cuts prompts to a window, as training cuts them; their calls keep ids and results."""
+
+    def __init__(self) -> None:
+        self._texts = _Bytes()
+        self._turns: dict[tuple[int, ...], Turn] = {}
+
+    def cut(self, messages: Sequence[Message], room: int) -> list[Message] | None:
+        """Return the messages whose JSON on the wire has at most ``room`` bytes.
+
+        ``messages`` begin with the system message; those of one object may not change. ``None``
+        where not even the shortest task and last turn fit.
+        """
+        turns: list[list[Message]] = []
+        for message in messages[1:]:
+            if message["role"] == "tool" and turns:
+                turns[-1].append(message)
+            else:
+                turns.append([message])
+        sized = [self._sized(turn) for turn in turns]
+        aim = int(_FILLED * room) // BYTES_PER_TOKEN
+        for _ in range(_ATTEMPTS if aim > 0 else 0):
+            kept, _ = fit(self._texts, _JSON, messages[0], sized, aim)
+            size = len(orjson.dumps(wire_messages(kept)))
+            if size <= room:
+                return kept
+            aim = int(_FILLED * aim * room / size)
+        return None
+
+    def _sized(self, turn: list[Message]) -> Turn:
+        key = tuple(map(id, turn))  # the turn is kept, so that no other gets its address
+        if key not in self._turns:
+            self._turns[key] = Turn(self._texts, turn, _JSON)
+        return self._turns[key]
 
 
 class Questions:
@@ -122,7 +177,7 @@ class Questions:
             for teacher in self.teachers
             for endpoint in [teacher_set.endpoint_of(teacher)]
         }
-        self._conversions: dict[str, Conversion] = {}
+        self._conversions: dict[tuple[str, int | None], Conversion] = {}
         self._clean: set[bytes] = set()
         self._lake = lake
         #: Day -> whether the current rules have redacted it.
@@ -150,13 +205,16 @@ class Questions:
 
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the question about a state for a teacher; nothing is sent."""
-        conversion = self._convert(state)
+        conversion = self._convert(state, teacher.window)
         request, endpoint = self.request(state, teacher), self.teacher_set.endpoint_of(teacher)
         body = request.body
-        meta = self.meta(teacher, self.toolset(state))
+        windowed = "windowed" in conversion.flags
+        meta = self.meta(teacher, self.toolset(state), windowed=windowed)
         call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
         refuse = ""
         skip = too_long(teacher, len(body))
+        if "window_too_small" in conversion.flags:
+            skip = f"window_tokens: {teacher.window} do not hold task and last turn"
         if not skip and conversion.flags.get("action_in_prefix"):
             refuse = "action_in_prefix"
         elif not skip and self._has_secret(conversion):
@@ -174,13 +232,14 @@ class Questions:
     def request(self, state: "TraceState", teacher: Teacher) -> Request:
         """Return the request about a state; it is not scanned for secrets."""
         api = self.teacher_set.endpoint_of(teacher).api
-        return serialise(teacher, self._convert(state), state.session_id, api=api)
+        conversion = self._convert(state, teacher.window)
+        return serialise(teacher, conversion, state.session_id, api=api)
 
     def toolset(self, state: "TraceState") -> Toolset:
         """Return the tools that a state is asked with."""
         return self._toolsets.of(state)
 
-    def meta(self, teacher: Teacher, toolset: Toolset) -> dict[str, Any]:
+    def meta(self, teacher: Teacher, toolset: Toolset, *, windowed: bool = False) -> dict[str, Any]:
         """Return ``Call.meta``: what is recorded of a question beside its bytes."""
         return {
             "family": teacher.family,
@@ -190,6 +249,7 @@ class Questions:
             "simulated": self.teacher_set.endpoint_of(teacher).simulated,
             "schema_source": toolset.source,
             "converter_version": CONVERTER_VERSION,
+            "windowed": windowed,
             "toolset": toolset.digest,
             "settings": self._settings[teacher.name],
             **terms_of(teacher, self.catalogue_checks.get(teacher.name)),
@@ -206,15 +266,29 @@ class Questions:
             self._redacted[day] = versions <= {redaction_version()}
         return not self._redacted[day] and self._has_secret(self._convert(state))
 
-    def _convert(self, state: "TraceState") -> Conversion:
-        known = self._conversions.get(state.state_id)
+    def _convert(self, state: "TraceState", window: int | None = None) -> Conversion:
+        key = (state.state_id, window)
+        known = self._conversions.get(key)
         if known is None:
-            known = to_chat(state, tools=self._toolsets.of(state).tools)
+            if window is None:
+                known = to_chat(state, tools=self._toolsets.of(state).tools)
+            else:
+                known = self._window_of(self._convert(state), window)
             # Teachers walk a session at about the same pace; keep what they share.
             if len(self._conversions) > 512:
                 self._conversions.clear()
-            self._conversions[state.state_id] = known
+            self._conversions[key] = known
         return known
+
+    def _window_of(self, whole: Conversion, window: int) -> Conversion:
+        room = window * BYTES_PER_TOKEN - len(orjson.dumps(whole.tools))
+        if len(orjson.dumps(wire_messages(whole.messages))) <= room:
+            return whole
+        kept = Cutter().cut(whole.messages, room)
+        flag = "windowed" if kept else "window_too_small"
+        return msgspec.structs.replace(
+            whole, messages=kept or whole.messages[:1], flags={**whole.flags, flag: 1}
+        )
 
     def _has_secret(self, conversion: Conversion) -> bool:
         """Scan every part of the body once; parts are shared along a session."""

@@ -238,6 +238,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "simulated": meta["simulated"],
         "schema_source": meta["schema_source"],
         "converter_version": meta["converter_version"],
+        "windowed": meta.get("windowed", False),
         "canonical_slug": meta.get("canonical_slug"),
         "training_terms": meta.get("training_terms"),
         "licence": meta.get("licence"),
@@ -400,7 +401,7 @@ def _basis(record: Record) -> tuple[dict[str, str], dict[str, str]]:
 
 _META = (
     "family", "control", "model", "simulated", "schema_source", "converter_version",
-    "canonical_slug", "training_terms", "licence",
+    "canonical_slug", "training_terms", "licence", "windowed",
 )  # fmt: skip
 
 

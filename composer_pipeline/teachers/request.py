@@ -112,6 +112,7 @@ def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -
         "endpoint": endpoint,
         "max_tokens": teacher.max_tokens,
         "temperature": teacher.temperature,
+        **({"window_tokens": teacher.window} if teacher.window else {}),
     }
     if api == "openai":
         return settings

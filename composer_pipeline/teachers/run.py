@@ -130,10 +130,7 @@ def replay(
     if again not in ("", "unreadable"):
         raise InputError(f"--again takes unreadable, not {again!r}")
     budget = check_shared(budget) if budget else ""
-    api_key = teacher_set.endpoint.key()
-    teacher_set.endpoint.provisioning_key()
-    for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
-        endpoint.key()
+    teacher_set.check_keys()
     questions = Questions(
         lake, teacher_set, days=days, sessions=sessions, states=states, teachers=teachers,
         max_states=max_states, only_on_active_path=only_on_active_path,
@@ -183,7 +180,7 @@ def replay(
                 on_day(day, run.missing().get(day, {}))
 
         run.day_done = day_done
-        asyncio.run(run.main(api_key))
+        asyncio.run(run.main(teacher_set.endpoint.key()))
         with paid_replies_are_safe():
             # A day that is done is not written twice, unless the bill made its costs exact.
             write([day for day in questions.selected_days if run.sweep or day not in figures])
@@ -447,6 +444,8 @@ class _Run:
             nonlocal total
             amounts = [self._may_cost(state, teacher) for teacher in teachers]
             worst = sum(amounts)
+            if not worst:  # bought before: free, also where a lowered ceiling is overspent
+                return True
             needed = Pico(worst + max(amounts))  # one may be lost and fetched again
             scope = next((name for name, left in free.items() if total + needed > left), "")
             if scope:
@@ -462,10 +461,14 @@ class _Run:
         partition, pair = (teacher.name, state.day), (state.state_id, teacher.name)
         if partition not in self._bought:
             self._bought[partition] = {state_id for state_id, _ in self.ledger.bought(*partition)}
-        if state.state_id in self._bought[partition]:
-            return NOTHING
         if pair not in self._worst:
-            self._worst[pair] = worst_case(teacher, self.questions.request(state, teacher).body)
+            request = self.questions.request(state, teacher)
+            endpoint = self.teacher_set.endpoint_of(teacher)
+            # What it answered under other settings is another question.
+            answered = state.state_id in self._bought[partition] and self.ledger.replied(
+                [request.key(endpoint.name)]
+            )
+            self._worst[pair] = NOTHING if answered else worst_case(teacher, request.body)
         return self._worst[pair]
 
     def _finish_days(self, up_to: str = "") -> None:

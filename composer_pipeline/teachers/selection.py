@@ -1,4 +1,4 @@
-"""Whom to ask next: curtailed voting, value of information, and an audit of what it misses.
+"""Whom to ask next: value per dollar, curtailed voting, and an estimate of what they miss.
 
 The cheapest teacher is asked first. *Exact* curtailing stops when no answers of the families
 still unasked could change the outcome of the k-of-n vote: a cluster that cannot be caught has
@@ -25,52 +25,13 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.files import mapping_at
 from composer_pipeline.reports import Report
 from composer_pipeline.states.state import TraceState, blocks_of
-from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, sampled
-
-#: Feature -> what it adds to a state's value.
-WEIGHTS: Mapping[str, float] = {
-    "corrected": 4.0,
-    "reverted": 4.0,
-    "caused": 3.0,
-    "failed": 3.0,
-    "tests_failed": 3.0,
-    "interrupted": 2.0,
-    "repeated": 2.0,
-    "edits": 1.0,
-}
-#: Features that say that the action went wrong; no rule skips such a state.
-TROUBLE = frozenset({"corrected", "reverted", "caused", "failed", "tests_failed", "interrupted"})
+from composer_pipeline.teachers.questions import BYTES_PER_TOKEN
+from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, draw, sampled
+from composer_pipeline.teachers.value import TROUBLE, PairModel, features, prompt_bytes
 
 _TODO_TOOLS = frozenset({"TodoWrite", "TaskCreate", "TaskUpdate"})
-_EDIT_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 #: A text of at most so many characters that asks nothing is a confirmation.
 _CONFIRMATION_CHARS = 200
-#: How far back a call counts as a repetition, in messages.
-_REPEAT_WINDOW = 40
-
-
-def features(state: TraceState) -> frozenset[str]:
-    """Return the names of a state's features; see :data:`WEIGHTS`."""
-    kind = state.error_kind or ""
-    # What failed for another reason, such as a test that shows an earlier edit's fault, is fine.
-    own = state.verdict in (None, "mistake", "user_choice")
-    found = {
-        "corrected": bool(state.followed_by_correction)
-        or kind in ("user_rejection", "user_correction"),
-        "reverted": bool(state.reverted),
-        "caused": state.caused_error not in (None, state.state_id),
-        "failed": own and (bool(state.followed_by_error) or bool(kind)),
-        "tests_failed": own and (state.tests_passed is False or kind == "failing_tests"),
-        "interrupted": bool(state.interrupted),
-        "repeated": _repeats(state),
-        "edits": any(call.name in _EDIT_TOOLS for call in state.action.tool_calls),
-    }
-    return frozenset(name for name, holds in found.items() if holds)
-
-
-def value(found: Iterable[str]) -> float:
-    """Return what asking about a state with these features is worth; higher is earlier."""
-    return sum(WEIGHTS[name] for name in found)
 
 
 def skips(states: Sequence[TraceState], rules: Iterable[SkipRule]) -> dict[str, SkipRule]:
@@ -122,21 +83,6 @@ def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
         texts = [str(b.get("text", "")) for b in blocks if b.get("type") == "text"]
         if message.get("role") == "user" and any(texts):
             return any(name in text for text in texts)
-    return False
-
-
-def _repeats(state: TraceState) -> bool:
-    """Return True if a call was made before, with equal arguments."""
-    mine = {(call.name, orjson.dumps(call.arguments)) for call in state.action.tool_calls}
-    if not mine:
-        return False
-    names = {name for name, _ in mine}
-    for message in state.messages[-_REPEAT_WINDOW:]:
-        for block in blocks_of(message):
-            if block.get("type") != "tool_use" or block.get("name") not in names:
-                continue
-            if (block["name"], orjson.dumps(block.get("input"))) in mine:
-                return True
     return False
 
 
@@ -201,8 +147,10 @@ def by_day(states: Sequence["TraceState"], days_first: DaysFirst) -> list[list["
 
 #: A typical question, in tokens, to order teachers by price: (prompt, completion).
 TYPICAL_TOKENS = (20_000, 400)
-#: Number of groups in which sessions are asked, the most promising first.
-GROUPS = 4
+#: Every so many states the next one is drawn by hash instead of chosen by value.
+EXPLORE_EVERY = 10
+#: What a vote of free teachers counts as, in USD, so that chances alone decide.
+_NEXT_TO_NOTHING = 1e-12
 #: USD per token: (prompt, completion).
 Price = tuple[Decimal, Decimal]
 
@@ -336,20 +284,28 @@ def next_voters(
     return waiting[: how_many(votes, len(waiting), decide.quorum, curtail)]
 
 
+def prices_of(
+    teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = None
+) -> dict[str, Price]:
+    """Return USD per token by teacher: the price given, else the file's caps."""
+    caps = {t.name: (t.max_price.prompt / 1_000_000, t.max_price.completion / 1_000_000)
+            for t in teachers}  # fmt: skip
+    return {**caps, **(prices or {})}
+
+
 def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = None) -> list[str]:
     """Return the teachers' names, by the price of a typical question, else by the file's caps."""
+    known = prices_of(teachers, prices)
 
     def cost(teacher: Teacher) -> Decimal:
-        cap = teacher.max_price
-        caps = (cap.prompt / 1_000_000, cap.completion / 1_000_000)
-        prompt, completion = (prices or {}).get(teacher.name, caps)
+        prompt, completion = known[teacher.name]
         return TYPICAL_TOKENS[0] * prompt + TYPICAL_TOKENS[1] * completion
 
     return [t.name for t in sorted(teachers, key=lambda t: (cost(t), t.name))]
 
 
 def choose(
-    states: Sequence["TraceState"], selection: Selection
+    states: Sequence["TraceState"], selection: Selection, model: PairModel | None = None
 ) -> tuple[list["TraceState"], dict[str, SkipRule]]:
     """Return the states to ask about, and the rule of each state that a rule leaves out."""
     # A state of the audit sample is asked about although a rule leaves it out.
@@ -361,18 +317,98 @@ def choose(
         if state.state_id not in ruled_out or sampled(state.state_id, selection.audit_share)
     ]
     if selection.max_states is not None and selection.max_states < len(chosen):
-        chosen.sort(key=lambda s: (-value(features(s)), s.state_id))
+        known = model or PairModel()
+        chosen.sort(key=lambda s: (-known.chance(features(s)), s.state_id))
         chosen = chosen[: selection.max_states]
     return chosen, ruled_out
 
 
-class SelectionReport(msgspec.Struct, Report):
-    """What was left out, and what that may have missed.
+class Asking(msgspec.Struct, frozen=True):
+    """States in the order of asking. ``rank`` is the place of each by value per dollar alone."""
 
-    ``asked`` and ``full`` count (state, teacher) questions. ``missed_pairs`` estimates the
-    pairs that asking in full would have found besides ``pairs``, ``missed_se`` is its
-    standard error; both are ``None`` without an audit sample. ``missed_in_audit`` of
-    ``audited`` states were missed.
+    states: list["TraceState"]
+    rank: dict[str, int]
+
+    @staticmethod
+    def by_value(
+        states: Sequence["TraceState"], chance: Mapping[str, float], usd: Mapping[str, float]
+    ) -> "Asking":
+        """Order by chance of a pair per expected USD, with a share drawn by hash.
+
+        The drawn states are a fair sample of those that value would not reach.
+        """
+
+        def worth(state: "TraceState") -> tuple[float, str]:
+            cost = usd[state.state_id] or _NEXT_TO_NOTHING
+            return -chance[state.state_id] / cost, state.state_id
+
+        ranked = sorted(states, key=worth)
+        valued, drawn = iter(ranked), iter(sorted(states, key=lambda s: draw(s.state_id)))
+        order: dict[str, TraceState] = {}
+        while len(order) < len(ranked):
+            source = drawn if len(order) % EXPLORE_EVERY == EXPLORE_EVERY - 1 else valued
+            state = next(state for state in source if state.state_id not in order)
+            order[state.state_id] = state
+        return Asking(list(order.values()), {s.state_id: at for at, s in enumerate(ranked)})
+
+
+def vote_usd(
+    size: int,
+    teachers: Sequence[Teacher],
+    decide: Decide | None,
+    prices: Mapping[str, Price],
+    curtail: str = "student",
+) -> float:
+    """Return about what a vote costs at a prompt of so many bytes; ``teachers`` as they are asked.
+
+    As many families answer as are needed if they agree, nothing is read from a cache.
+    """
+    families: dict[str, Teacher] = {}
+    for teacher in teachers:
+        if has_vote(teacher, decide):
+            families.setdefault(teacher.family, teacher)
+    usd, quorum, every = 0.0, decide.quorum if decide else 2, len(families)
+    asked = every if curtail == "off" else max(quorum, how_many([], every, quorum, curtail))
+    for teacher in list(families.values())[:asked]:
+        tokens = min(size / BYTES_PER_TOKEN, teacher.window or math.inf)
+        prompt, completion = prices[teacher.name]
+        usd += tokens * float(prompt) + TYPICAL_TOKENS[1] * float(completion)
+    return usd
+
+
+def left_pairs(found: int, sampled: int, rest: int) -> tuple[float, int, int]:
+    """Return about how many of ``rest`` states would make a pair, and a 95 % interval.
+
+    ``found`` of ``sampled`` states, drawn like the rest, made one: the predictive distribution of
+    Jeffreys' prior, a beta-binomial (Gelman et al., Bayesian Data Analysis, section 2).
+    """
+    a, b = found + 0.5, sampled - found + 0.5
+
+    def log(k: int) -> float:
+        ways = math.lgamma(rest + 1) - math.lgamma(k + 1) - math.lgamma(rest - k + 1)
+        ends = math.lgamma(k + a) + math.lgamma(rest - k + b) - math.lgamma(rest + a + b)
+        return ways + ends + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+
+    total, low, high = 0.0, 0, rest
+    for k in range(rest + 1):
+        total += math.exp(log(k))
+        if total < 0.025:
+            low = k + 1
+        if total >= 0.975:
+            high = k
+            break
+    return rest * a / (a + b), low, high
+
+
+class SelectionReport(msgspec.Struct, Report):
+    """What was asked and left out, and what that may have missed.
+
+    ``asked`` and ``full`` count (state, teacher) questions. Of the ``chosen`` states, ``by_value``
+    and ``drawn`` were asked about, ``left`` were not; ``left_pairs`` estimates the pairs among
+    these, with a 95 % interval, and is ``None`` where none was drawn. ``missed_pairs`` estimates
+    the pairs that asking in full would have found at the states asked by value, besides ``pairs``;
+    ``missed_se`` is its standard error; both are ``None`` without an audit sample.
+    ``missed_in_audit`` of ``audited`` states were missed.
     """
 
     states: int = 0
@@ -381,6 +417,12 @@ class SelectionReport(msgspec.Struct, Report):
     asked: int = 0
     full: int = 0
     pairs: int = 0
+    by_value: int = 0
+    drawn: int = 0
+    left: int = 0
+    left_pairs: float | None = None
+    left_low: int | None = None
+    left_high: int | None = None
     audited: int = 0
     audit_share: float = 0.0
     missed_in_audit: int = 0
@@ -396,20 +438,27 @@ class CurtailedSelector:
         selection: Selection,
         decide: Decide,
         *,
+        model: PairModel | None = None,
         prices: Mapping[str, Price] | None = None,
         days_first: DaysFirst = "",
     ) -> None:
         self.selection = selection
+        self.model = model or PairModel()
         self._days_first = days_first
         self.decide = decide
         self._prices = prices
         self._groups: list[list[TraceState]] | None = None
+        #: Place of each state by value; empty where days or no value decide the order.
+        self._rank: dict[str, int] = {}
         self._teachers: list[Teacher] = []
         self._ruled_out: dict[str, SkipRule] = {}
         self._states = self._full = 0
         self._answers: KnownActions | None = None
         self._asked: set[tuple[str, str]] = set()
         self._closed: set[str] = set()
+        #: States for which there was room, until there was none for any.
+        self._begun: set[str] = set()
+        self._full_up = False
 
     def next_wave(
         self,
@@ -435,11 +484,14 @@ class CurtailedSelector:
                 wanted = self._next(state, answers)
                 if not wanted or fits(state, self._for_a_vote(state, wanted)):
                     wave += [(state, teacher) for teacher in wanted]
+                    if not self._full_up:
+                        self._begun.add(state.state_id)
                     continue
                 self._closed.discard(state.state_id)
                 short = True
                 if wave:
                     break
+            self._full_up = self._full_up or (short and not wave)
             if wave or (short and self._days_first):
                 self._asked.update((state.state_id, teacher.name) for state, teacher in wave)
                 return wave
@@ -463,14 +515,27 @@ class CurtailedSelector:
         )
         if self._answers is None:
             return found
+        pairs: set[str] = set()
         for state in chosen:
             known = self._answers(state.state_id)
             votes = clusters_of(state, self._teachers, known, self.decide)
-            found.pairs += pair_found(votes, self.decide.quorum)
+            if pair_found(votes, self.decide.quorum):
+                pairs.add(state.state_id)
+        drawn = self._drawn()
+        found.pairs, found.drawn = len(pairs), len(drawn)
+        found.by_value = len(self._begun) - len(drawn)
+        found.left = len(chosen) - len(self._begun)
+        if drawn:
+            found.left_pairs, found.left_low, found.left_high = left_pairs(
+                len(drawn & pairs), len(drawn), found.left
+            )
+        by_value = self._begun - drawn
+        for state in chosen:
+            known = self._answers(state.state_id)
             in_full = all(teacher.name in known for teacher in self._of(state))
-            if in_full and sampled(state.state_id, share):
+            if in_full and sampled(state.state_id, share) and state.state_id in by_value:
                 found.audited += 1
-                if pair_found(votes, self.decide.quorum) and not self._would_find(state, known):
+                if state.state_id in pairs and not self._would_find(state, known):
                     found.missed_in_audit += 1
         if found.audited:
             # Horvitz-Thompson with one inclusion probability; Poisson sampling variance.
@@ -478,20 +543,42 @@ class CurtailedSelector:
             found.missed_se = math.sqrt(found.missed_in_audit * (1 - share)) / share
         return found
 
+    def _drawn(self) -> set[str]:
+        """Return the states that were asked because they were drawn: value had not reached them."""
+        if not self._rank or len(self._begun) == len(self._rank):
+            return set()
+        order = [state.state_id for state in (self._groups or [[]])[0]]
+        valued = [
+            self._rank[state]
+            for at, state in enumerate(order)
+            if state in self._begun and at % EXPLORE_EVERY != EXPLORE_EVERY - 1
+        ]
+        return {state for state in self._begun if self._rank[state] > max(valued, default=-1)}
+
     def _prepare(self, states: Sequence["TraceState"], teachers: Sequence[Teacher]) -> None:
         known = {teacher.name: teacher for teacher in teachers}
         order = ask_order(teachers, self._prices)
         self._teachers = [known[name] for name in order]
         self._states = len(states)
         self._full = sum(t.asks(state.state_id) for state in states for t in teachers)
-        chosen, self._ruled_out = choose(states, self.selection)
-        worth = {state.state_id: value(features(state)) for state in chosen}
-        self._groups = []
-        for day in by_day(chosen, self._days_first):
-            if self.selection.prioritise:
-                self._groups += _prioritised(day, worth)
-            else:
-                self._groups.append(day)
+        chosen, self._ruled_out = choose(states, self.selection, self.model)
+        self._groups = by_day(chosen, self._days_first)
+        if self.selection.prioritise:
+            ordered = [self._by_value(group) for group in self._groups]
+            self._groups = [asking.states for asking in ordered]
+            self._rank = {} if self._days_first else ordered[0].rank
+
+    def _by_value(self, states: list["TraceState"]) -> Asking:
+        prices = prices_of(self._teachers, self._prices)
+        sizes = prompt_bytes(states)
+        return Asking.by_value(
+            states,
+            {state.state_id: self.model.chance(features(state)) for state in states},
+            {
+                state: vote_usd(size, self._teachers, self.decide, prices, self.selection.curtail)
+                for state, size in sizes.items()
+            },
+        )
 
     def _of(self, state: "TraceState") -> list[Teacher]:
         """Return the teachers whose share of the states has this one, the cheapest first."""
@@ -500,12 +587,17 @@ class CurtailedSelector:
     def _next(self, state: "TraceState", answers: KnownActions) -> list[Teacher]:
         if state.state_id in self._closed:
             return []
-        open_ = [t for t in self._of(state) if (state.state_id, t.name) not in self._asked]
+        known = answers(state.state_id)  # of a lost call that was recovered, too
+        open_ = [
+            t
+            for t in self._of(state)
+            if (state.state_id, t.name) not in self._asked and t.name not in known
+        ]
         curtail = self.selection.curtail
         if curtail == "off" or sampled(state.state_id, self.selection.audit_share):
             self._closed.add(state.state_id)
             return open_
-        wanted = [t for t in self._wanted(state, answers(state.state_id)) if t in open_]
+        wanted = [t for t in self._wanted(state, known) if t in open_]
         if not wanted:
             self._closed.add(state.state_id)
         # A control's answer decides nothing, so it need not wait for the vote.
@@ -531,23 +623,3 @@ class CurtailedSelector:
         return pair_found(
             clusters_of(state, self._teachers, shown, self.decide), self.decide.quorum
         )
-
-
-def _prioritised(
-    states: Sequence["TraceState"], worth: Mapping[str, float]
-) -> list[list["TraceState"]]:
-    """Return states in groups, those of the sessions that are worth most first."""
-    # Whole sessions, not states: a session asked in pieces would lose its prompt cache.
-    sessions: dict[str, list[TraceState]] = {}
-    for state in states:
-        sessions.setdefault(state.session_id, []).append(state)
-    ranked = sorted(
-        sessions.values(),
-        key=lambda group: (-sum(worth[s.state_id] for s in group) / len(group),
-                           group[0].session_id),
-    )  # fmt: skip
-    size = max(1, math.ceil(len(ranked) / GROUPS))
-    return [
-        [state for session in ranked[at : at + size] for state in session]
-        for at in range(0, len(ranked), size)
-    ]

@@ -27,6 +27,7 @@ URL_VARIABLE = "COMPOSER_OPENROUTER_URL"
 CONTROL_SHARE = 0.03
 
 PromptCache = Literal["chain", "longest_first", "none"]
+Prompt = Literal["full", "window"]
 SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]
 _CacheControl = Literal["off", "5m", "1h"]
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
@@ -157,11 +158,16 @@ class Provider(_Model):
     quantizations: list[str] | None = None
 
 
+def draw(state_id: str) -> int:
+    """Return a state's place in a fixed random order of all states, below 2^64."""
+    digest = hashlib.blake2b(state_id.encode(), digest_size=8, person=b"audit").digest()
+    return int.from_bytes(digest, "big")
+
+
 def sampled(state_id: str, share: float) -> bool:
     """Return True if a state is in the sample of a share of all states."""
     # The same states every time; a smaller sample is part of every larger one.
-    digest = hashlib.blake2b(state_id.encode(), digest_size=8, person=b"audit").digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    return draw(state_id) < share * 2**64
 
 
 class Teacher(_Model):
@@ -183,6 +189,10 @@ class Teacher(_Model):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     context_length: Annotated[int, Field(ge=1024, le=10_000_000)] = 131_072
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
+    #: ``window``: a prompt that is longer than ``window_tokens``, tools included, is cut as
+    #: training cuts it: the task, the latest reads of touched files, the last turns.
+    prompt: Prompt = "full"
+    window_tokens: Annotated[int, Field(ge=2048, le=10_000_000)] = 16_384
     #: How the provider caches prompts, which decides the order of a session's calls.
     #: ``chain``: in order, each prompt extends the one before. ``longest_first``: the
     #: provider caches prefixes by itself, so the longest prompt goes first and the shorter
@@ -223,6 +233,20 @@ class Teacher(_Model):
             raise ValueError(f"{value!r} does not name one fixed model at its own price")
         return value
 
+    @property
+    def window(self) -> int | None:
+        """The tokens to which a prompt is cut; ``None`` where it is not."""
+        return self.window_tokens if self.prompt == "window" else None
+
+    @model_validator(mode="after")
+    def _window_fits(self) -> Self:
+        if self.window and self.window + self.max_tokens > self.context_length:
+            raise ValueError(
+                f"window_tokens {self.window} and max_tokens {self.max_tokens} are more than"
+                f" context_length {self.context_length}"
+            )
+        return self
+
     def asks(self, state_id: str) -> bool:
         """Return True if the teacher may be asked about a state: it is in ``ask_share``."""
         return self.ask_share == 1 or sampled(state_id, self.ask_share)
@@ -261,6 +285,8 @@ class Defaults(_Model):
     temperature: float | None = None
     context_length: int | None = None
     concurrency: int | None = None
+    prompt: Prompt | None = None
+    window_tokens: int | None = None
     prompt_cache: PromptCache | None = None
     cache_control: _CacheControl | None = None
     max_price: MaxPrice | None = None
@@ -377,6 +403,13 @@ class TeacherSet(_Model):
         if unknown := sorted(set(names) - known):
             raise InputError(f"no teacher {unknown[0]!r}; known: {', '.join(sorted(known))}")
         return [teacher for teacher in self.teachers if teacher.name in names]
+
+    def check_keys(self) -> None:
+        """Raise an InputError if the environment lacks a key that the file needs."""
+        self.endpoint.key()
+        self.endpoint.provisioning_key()
+        for endpoint in self.endpoints(self.teachers).values():
+            endpoint.key()
 
     def endpoint_of(self, teacher: Teacher) -> Endpoint:
         """Return where a teacher is asked: at its own endpoint, or at the file's."""

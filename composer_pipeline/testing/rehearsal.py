@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, TextIO
 
+import orjson
+
 from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
 from composer_pipeline.chat.convert import GrowingChain, wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs import own_fixes
 from composer_pipeline.states.load import WholeSession, whole_sessions
 from composer_pipeline.states.state import TraceState
+from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Cutter
 from composer_pipeline.teachers.teachers import Teacher
 from composer_pipeline.testing.personas import PersonaName, Script, prefix_key
 
@@ -64,22 +67,35 @@ class Rehearsal(Script):
         """Return a teacher's answer about a state of the lake, else the generic one."""
         name, _, teacher = str(body.get("session_id")).partition("-")
         for day, session_id in self._unread.pop(name, ()):
+            tools = len(orjson.dumps(body.get("tools") or []))
+            windows = {who.window for who in self._teachers.values() if who.window}
+            rooms = [window * BYTES_PER_TOKEN - tools for window in windows]
             for session in whole_sessions(self._lake, days=[day], sessions=[session_id]):
-                self._read(name, session)
+                self._read(name, session, rooms)
         if (name, key) not in self._known or teacher not in self._teachers:
             return super().outside(persona, body, key)
         return self._answer(*self._known[name, key], self._teachers[teacher])
 
-    def _read(self, name: str, session: WholeSession) -> None:
-        """Decide about each state of a session what was right and what is a common mistake."""
+    def _read(self, name: str, session: WholeSession, rooms: Sequence[int]) -> None:
+        """Decide about each state of a session what was right and what is a common mistake.
+
+        ``rooms`` are bytes to which teachers' windows cut the messages.
+        """
         fixes = {s.state_id: (fix, why["source"]) for s, fix, why in own_fixes(session.states)}
         for paths in session.paths.values():
-            prefixes: dict[str, str] = {}
+            prefixes: dict[str, list[str]] = {}
+            cutter = Cutter()
             for path in paths:
                 chain = GrowingChain()
                 for state in path.states:
                     messages, _ = chain.at(state)
-                    prefixes[state.state_id] = prefix_key(wire_messages(messages))
+                    wire = wire_messages(messages)
+                    size = len(orjson.dumps(wire))
+                    cuts = (cutter.cut(messages, room) or [] for room in rooms if size > room)
+                    prefixes[state.state_id] = [
+                        prefix_key(wire),
+                        *(prefix_key(wire_messages(cut)) for cut in cuts),
+                    ]
             states = [state for path in paths for state in path.states]
             states.sort(key=lambda state: (str(state.ts or ""), state.n_messages))
             calls = [call for state in states for call in state.action.tool_calls]
@@ -88,7 +104,8 @@ class Rehearsal(Script):
             for at, state in enumerate(states):
                 around = states[max(0, at - 2) : at + 3]
                 found = self._pools(state, around, files, *fixes.get(state.state_id, (None, "")))
-                self._known.setdefault((name, prefixes[state.state_id]), found)
+                for key in prefixes[state.state_id]:
+                    self._known.setdefault((name, key), found)
 
     def _pools(
         self, state: TraceState, around: Sequence[TraceState], files: Sequence[str],

@@ -25,7 +25,7 @@ from tests.fixtures.lake_states import write_sessions
 DAYS = ["2026-11-16", "2026-11-17", "2026-11-18", "2026-11-19"]
 NAMES = ["careful", "steady"]
 #: About two of four days.
-TYPED = 0.009
+TYPED = 0.02
 
 
 class Bench:

@@ -18,6 +18,7 @@ budget lift careful
 pairs
 pair ab
 statistics
+sufficiency
 normalize
 dataset
 report
@@ -53,6 +54,7 @@ pairs        | normalize
 pairs        | pair {state}
 normalized_pairs | dataset
 replies      | pairs
+replies      | sufficiency
 replies      | replay --teachers {teachers} --max-usd 1 --day 2026-11-16
 dataset_pairs | export --format dpo --out {out}
 dataset_hints | export --format sdpo --out {out}
@@ -193,6 +195,11 @@ statistics --rules {tmp}/nowhere.yaml                 | nowhere.yaml
 statistics --rules {badrules}                         | max_pair
 statistics x                                          | x
 statistics --labels {tmp}/nowhere.jsonl               | no such file
+sufficiency --teachers {tmp}/nowhere.yaml              | nowhere.yaml
+sufficiency --teachers {badfield}                      | temperatur
+sufficiency --teachers {teachers} --write {teachers}   | exists and is not overwritten
+sufficiency --day 1999-01-01                           | has no states of
+sufficiency x                                          | x
 compare                                               | FILE
 compare {tmp}/nowhere.jsonl                           | no such file
 compare {empty}                                       | no such file

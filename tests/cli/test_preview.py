@@ -13,7 +13,7 @@ from composer_pipeline.lake.provenance import read_records
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
-from composer_pipeline.teachers.selection import features, value
+from composer_pipeline.teachers.value import PairModel, features
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from tests.fixtures.lake_states import write_session, write_sessions
 from tests.fixtures.replaying import DEMO, serve
@@ -62,7 +62,7 @@ def test_five_states_are_asked_and_the_rest_is_priced(lake: Lake, serve: Serve, 
     assert code == 0, err
     found = json.loads(out)
     states = {state.state_id: state for state in load_states(lake)}
-    worth = sorted(states, key=lambda name: (-value(features(states[name])), name))
+    worth = sorted(states, key=lambda name: (-PairModel().chance(features(states[name])), name))
     assert [facts["state_id"] for facts in found["states"]] == worth[:5]
     assert {row["state_id"] for row in lake.rows("replies")} == set(worth[:5])
     assert all(facts["teachers"] for facts in found["states"])

@@ -56,7 +56,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="session")
 def corpus_lake(unpacked: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Every session of the shared corpus."""
+    """Every third session of the shared corpus, and all with subagents or oddities."""
     lake = Lake(tmp_path_factory.mktemp("corpus-lake"))
-    ingest(lake, [unpacked, corpus / "edge-cases"])
+    third = sorted((unpacked / "claude-code-sessions").rglob("*.jsonl"))[::3]
+    ingest(lake, [*third, unpacked / "claude-code-subagents", corpus / "edge-cases"])
     return lake

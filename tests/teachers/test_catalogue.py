@@ -217,6 +217,17 @@ def test_no_catalogue_is_none(teacher_set: TeacherSet, monkeypatch: pytest.Monke
     assert parse(b'{"data": 3}') is None
 
 
+@pytest.mark.parametrize("broken", ["/models", "/models/"])
+def test_an_http_error_is_no_catalogue(
+    teacher_set: TeacherSet,
+    serve: Callable[..., LoopbackOpenRouter],
+    monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+) -> None:
+    monkeypatch.setenv("COMPOSER_OPENROUTER_URL", f"{serve().url}{broken}")
+    assert fetch(teacher_set) is None
+
+
 def test_a_run_keeps_its_catalogue_and_stops_one_teacher(
     lake: Lake, teacher_set: TeacherSet, serve: Callable[..., LoopbackOpenRouter]
 ) -> None:

@@ -106,7 +106,7 @@ def test_a_control_is_asked_about_its_share_and_never_votes(
     if curtail:
         data = asked_of.model_dump() | {"selection": {"curtail": curtail, "audit_share": 0.0}}
         asked_of = TeacherSet.model_validate(data)
-        selector = selector_for(asked_of, VoteDecision())
+        selector = selector_for(lake, asked_of, VoteDecision())
     states = {state.state_id for state in load_states(lake)}
     sample = {state_id for state_id in states if chosen(state_id)}
     assert len(states) == 48
@@ -130,7 +130,7 @@ def test_a_control_is_asked_about_its_share_and_never_votes(
         assert told.full == told.asked == report.calls == 96 + len(sample)
         assert told.pairs == 0
     before = len(script.asked)
-    again = selector_for(asked_of, VoteDecision()) if curtail else None
+    again = selector_for(lake, asked_of, VoteDecision()) if curtail else None
     assert replay(lake, asked_of, max_usd=Decimal(5), selector=again).calls == 0
     assert len(script.asked) == before, "every run asks the same states"
 

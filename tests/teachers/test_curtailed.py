@@ -16,19 +16,17 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState
 from composer_pipeline.teachers.plan_model import asked_shares
 from composer_pipeline.teachers.selection import (
-    TROUBLE,
     Cluster,
     CurtailedSelector,
     ask_order,
     decided,
-    features,
     how_many,
     least_needed,
     pair_found,
     skips,
-    value,
 )
 from composer_pipeline.teachers.teachers import Selection, Teacher, sampled
+from composer_pipeline.teachers.value import TROUBLE, PairModel, features
 from tests.fixtures.lake_states import write_session
 
 STUDENT = "s"
@@ -217,19 +215,13 @@ def test_teachers_are_ordered_by_price() -> None:
     assert ask_order(TEACHERS, free) == ["dear", "cheap", "middle"]
 
 
-def test_trouble_first_in_whole_sessions(lake: Lake) -> None:
+def test_the_most_promising_state_is_the_one_with_trouble(lake: Lake) -> None:
     for session in range(8):
         steps = [(Action(text=f"step {n}"), "and?") for n in range(3)]
         error = [1] if session == 5 else []
         write_session(lake, f"p{session}", steps, error_turns=error, day="2026-11-17")
     states = list(load_states(lake, days=["2026-11-17"]))
     options = {"prioritise": True, "audit_share": 0.0}
-    selector = CurtailedSelector(Selection.model_validate(options), ByText())
-    first = selector.next_wave(states, TEACHERS, lambda _: {}, lambda *_: True)
-    sessions = {state.session_id for state, _ in first}
-    assert "p5" in sessions
-    assert len(sessions) == 2  # a quarter of the sessions, each whole
-    assert len(first) == 2 * 3 * 3
     few = CurtailedSelector(Selection.model_validate({"max_states": 1, **options}), ByText())
     ((state, _), *_) = few.next_wave(states, TEACHERS, lambda _: {}, lambda *_: True)
     assert state.error_kind
@@ -292,7 +284,8 @@ def test_features_and_value(lake: Lake) -> None:
     write_session(lake, "e", [(Action(text="Done."), "no")], error_turns=[0], day="2026-11-19")
     (failed,) = load_states(lake, days=["2026-11-19"])
     assert features(failed) & TROUBLE
-    assert value(features(failed)) > value(features(edit)) > 0
+    chances = [PairModel().chance(features(state)) for state in (failed, edit, repeated)]
+    assert chances[0] > chances[2] > chances[1] > PairModel().chance(())
     assert skips([failed], ["confirmation"]) == {}  # what went wrong is always asked
 
 

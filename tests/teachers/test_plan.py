@@ -5,26 +5,36 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.cli.teachers import plan_tables
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.vote import VoteDecision
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.catalogue import Override, Prices, Pricing, parse
-from composer_pipeline.teachers.plan import plan
-from composer_pipeline.teachers.plan_model import Tariff, asked_shares, expected_cost
+from composer_pipeline.teachers.plan import ReplayPlan, _pricing, plan, selector_for
+from composer_pipeline.teachers.plan_model import (
+    Tariff,
+    asked_shares,
+    expected_cost,
+    typical_prices,
+)
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride, SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from tests.fixtures.lake_states import write_session
+from tests.places import ROOT
 from tests.teachers.prompts import Prompt, reuse
 
 Serve = Callable[..., LoopbackOpenRouter]
@@ -146,8 +156,6 @@ def long_sessions(lake: Lake, day: str, sessions: Sequence[int]) -> None:
 
 
 def with_models(teacher_set: TeacherSet, **more: Any) -> tuple[TeacherSet, list[SimulatedModel]]:
-    import msgspec
-
     data = teacher_set.model_dump()
     for teacher in data["teachers"]:
         teacher["max_price"] = {"prompt": "3", "completion": "9"}
@@ -257,6 +265,207 @@ def test_a_stopped_teacher_costs_nothing_and_the_others_go_on(
     assert "teacher steady: pricing.completion" in steady.stop
     assert (steady.calls, steady.worst_picodollars, found.calls) == (0, 0, 36)
     assert found.by_teacher["careful"].canonical_slug == "loopback/careful-20261101"
+
+
+# -- without a catalogue -------------------------------------------------------------
+
+
+def unreachable(**more: Any) -> TeacherSet:
+    """The shipped teachers at a real endpoint that nobody answers at."""
+    data = TeacherSet.load(ROOT / "recipes" / "teachers" / "default.yaml").model_dump()
+    data["endpoint"]["base_url"] = "http://127.0.0.1:9/api/v1"
+    return TeacherSet.model_validate(data | more)
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, models: dict[str, Prices]) -> None:
+    given = (typical_prices()[0], models)
+    monkeypatch.setattr("composer_pipeline.teachers.plan.typical_prices", lambda: given)
+
+
+def notes(found: ReplayPlan) -> list[str]:
+    names, lines = (map(str, column.cells) for column in plan_tables(found)[2].columns)
+    return [line for name, line in zip(names, lines, strict=True) if name == "prices"]
+
+
+def test_typical_prices_stand_for_a_catalogue_in_the_estimate_alone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_sessions(lake, "2026-11-20", range(2))
+    teachers = unreachable()
+    found = plan(lake, teachers)
+    assert {one.prices for one in found.by_teacher.values()} == {"typical"}
+    assert all(one.caches_prompts for one in found.by_teacher.values())
+    assert found.catalogue == ""
+    listed(monkeypatch, {})
+    caps = plan(lake, teachers)
+    assert {one.prices for one in caps.by_teacher.values()} == {"caps"}
+    assert not any(one.caches_prompts for one in caps.by_teacher.values())
+    assert found.expected_usd < found.expected_uncached_usd < caps.expected_usd
+    assert caps.expected_uncached_usd == caps.expected_usd
+    assert found.worst_usd == caps.worst_usd > 0
+    for name, one in found.by_teacher.items():
+        assert one.worst_picodollars == caps.by_teacher[name].worst_picodollars > 0
+        assert one.calls == caps.by_teacher[name].calls > 0
+        assert one.chain_usd < one.naive_usd < caps.by_teacher[name].naive_usd
+
+
+def test_the_estimate_without_cached_reads_is_of_what_is_selected(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_sessions(lake, "2026-11-20", range(2))
+    teachers = unreachable(selection={"curtail": "exact", "audit_share": 0.0, "max_states": 24})
+    found = plan(lake, teachers, agreement=(0.6, 0.5))
+    models = {
+        model: Prices(prices.prompt, prices.completion)
+        for model, prices in typical_prices()[1].items()
+    }
+    listed(monkeypatch, models)
+    uncached = plan(lake, teachers, agreement=(0.6, 0.5))
+    assert found.expected_usd < found.expected_uncached_usd == uncached.expected_usd
+    assert found.to_dict()["expected_uncached_usd"] == float(uncached.expected_usd)
+    sums = [one.expected_uncached_picodollars for one in found.by_teacher.values()]
+    assert found.expected_uncached_usd == Decimal(sum(sums)) / 10**12
+    assert all(
+        one.expected_picodollars <= one.expected_uncached_picodollars <= one.worst_picodollars
+        for one in found.by_teacher.values()
+    )
+
+
+def test_the_shipped_prices_are_valid() -> None:
+    day, models = typical_prices()
+    assert date(2026, 11, 1) <= day
+    seen = set()
+    for file in (ROOT / "recipes" / "teachers").glob("*.yaml"):
+        teacher_set = TeacherSet.load(file)
+        for one in teacher_set.teachers if not teacher_set.endpoint.simulated else ():
+            (priced, source), cap = _pricing(teacher_set, one, None), one.max_price
+            assert source == "typical", f"{file.name}: {one.model}"
+            assert 0 < priced.base.of("prompt") * 10**6 <= cap.prompt
+            assert 0 < priced.base.of("completion") * 10**6 <= cap.completion
+            assert 0 < priced.base.of("input_cache_read") <= priced.base.of("prompt")
+            seen.add(one.model)
+    assert seen == models.keys() - {"anthropic/claude-sonnet-4.5"}
+    for prices in models.values():
+        known = {k: p for k, p in msgspec.structs.asdict(prices).items() if p is not None}
+        assert known.keys() - {"input_cache_read"} == {"prompt", "completion"}
+        assert all(Decimal("0.001") <= price <= 100 for price in known.values())  # per million
+        assert prices.of("input_cache_read") <= prices.of("prompt") <= prices.of("completion")
+
+
+def test_the_shipped_prices_say_where_they_are_from() -> None:
+    document = yaml.safe_load((ROOT / "recipes" / "prices.yaml").read_text())
+    assert document["source"]
+    for entry in document["models"].values():
+        low, high = map(Decimal, entry.get("range", [entry["prompt"]] * 2))
+        assert low <= Decimal(entry["prompt"]) <= high
+        assert entry["from"]
+        assert entry["context_length"] >= 100_000
+        texts = [entry[key] for key in ("prompt", "completion", "input_cache_read") if key in entry]
+        assert all(isinstance(text, str) for text in texts)  # a number would be inexact
+
+
+def test_each_typical_price_has_its_own_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Prices(Decimal(4), Decimal(9), input_cache_read=Decimal(3))
+    listed(monkeypatch, {"x/y": given})
+
+    def priced(prompt: str, completion: str) -> list[Decimal | None]:
+        own = {"model": "x/y", "max_price": {"prompt": prompt, "completion": completion}}
+        one = unreachable(teachers=[unreachable().teachers[0].model_dump() | own])
+        pricing, source = _pricing(one, one.teachers[0], None)
+        assert (source, pricing.overrides) == ("typical", ())
+        keys = ("prompt", "completion", "input_cache_read", "input_cache_write")
+        found = [getattr(pricing.base, key) for key in keys]
+        return [None if price is None else price * 10**6 for price in found]
+
+    assert priced("10", "20") == [4, 9, 3, None]
+    assert priced("3.5", "8") == [Decimal("3.5"), 8, 3, None]
+    assert priced("2", "20") == [2, 9, 2, None]
+
+
+def test_typical_prices_are_capped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    teachers = unreachable()
+    dear = Prices(Decimal(50), Decimal(90), input_cache_read=Decimal(40))
+    listed(monkeypatch, {teacher.model: dear for teacher in teachers.teachers})
+    found = plan(lake, teachers)
+    listed(monkeypatch, {})
+    caps = plan(lake, teachers)
+    for name, one in found.by_teacher.items():
+        assert one.prices == "typical"
+        assert one.naive_usd == caps.by_teacher[name].naive_usd
+        assert one.chain_usd == pytest.approx(one.naive_usd)
+
+
+def test_a_catalogue_has_precedence_over_typical_prices(lake: Lake) -> None:
+    teachers = unreachable()
+    prices = {"prompt": "0.0000001", "completion": "0.0000004", "input_cache_read": "0.00000005"}
+    rows = [{"id": t.model, "pricing": prices} for t in teachers.teachers[:4]]
+    found = plan(lake, teachers, catalogue=parse(json.dumps({"data": rows}).encode()))
+    assert [one.prices for one in found.by_teacher.values()] == ["catalogue"] * 4 + ["caps"]
+    assert "not in the catalogue" in found.by_teacher["gpt-oss"].stop
+    assert notes(found) == []  # a teacher that the catalogue stops is not priced at all
+
+
+def test_a_model_without_a_typical_price_is_priced_at_its_caps(lake: Lake) -> None:
+    data = [t.model_dump() for t in unreachable().teachers[:2]]
+    data[1]["model"] = "qwen/qwen9"
+    found = plan(lake, unreachable(teachers=data))
+    deepseek, qwen = found.by_teacher.values()
+    assert (deepseek.prices, qwen.prices, qwen.caches_prompts) == ("typical", "caps", False)
+    typical, caps = notes(found)
+    assert f"typical ones of {typical_prices()[0]} for deepseek (no" in typical
+    assert "caps of the teacher file for qwen, no cached reads: no catalogue" in caps
+
+
+def test_simulated_and_own_endpoints_get_no_typical_prices(lake: Lake) -> None:
+    real = unreachable().model_dump()
+    simulated = real | {"endpoint": real["endpoint"] | {"simulated": True}}
+    found = plan(lake, TeacherSet.model_validate(simulated))
+    assert {one.prices for one in found.by_teacher.values()} == {"caps"}
+    own = real["teachers"][0] | {
+        "endpoint": {"name": "own", "base_url": "http://127.0.0.1:9/v1"},
+        "price": {"prompt": "0.60", "completion": "2.00"},
+    }
+    found = plan(lake, unreachable(teachers=[own, *real["teachers"][1:]]))
+    assert [one.prices for one in found.by_teacher.values()] == ["file"] + ["typical"] * 4
+
+
+def test_the_selector_asks_by_typical_prices(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["gpt-oss", "glm", "kimi"]  # kimi's cap is the higher one, its typical price is not
+    states = list(load_states(lake))[:1]
+
+    def first(teachers: TeacherSet) -> list[str]:
+        selector = selector_for(lake, teachers, VoteDecision(), teachers=names)
+        assert selector is not None
+        asked = selector.next_wave(states, teachers.select(names), lambda _: {}, lambda *_: True)
+        return [teacher.name for _, teacher in asked]
+
+    teachers = unreachable(selection={"curtail": "exact", "audit_share": 0.0})
+    assert first(teachers) == ["gpt-oss", "kimi"]
+    listed(monkeypatch, {})
+    assert first(teachers) == ["gpt-oss", "glm"]
+
+
+def test_the_command_says_that_prices_are_typical(
+    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_sessions(lake, "2026-11-20", range(2))
+    monkeypatch.setenv("COLUMNS", "200")
+    file = tmp_path / "teachers.yaml"
+    shipped = (ROOT / "recipes" / "teachers" / "default.yaml").read_text()
+    file.write_text(shipped.replace("https://openrouter.ai/api", "http://127.0.0.1:9/api"))
+    found = plan(lake, TeacherSet.load(file), decide=VoteDecision())
+    assert 0 < found.expected_usd < found.expected_uncached_usd - Decimal("0.001")
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "--teachers", str(file), "--lake", lake.url])
+    assert not left.value.code
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"prices typical ones of {typical_prices()[0]} for deepseek, qwen, glm, kimi, gpt-oss"
+        " (no catalogue was read; reading it needs no key); expected"
+        f" ${found.expected_usd:.4f}, or ${found.expected_uncached_usd:.4f} if nothing is read"
+        " from the cache" in printed
+    )
+    assert "caps of the teacher file" not in printed
 
 
 def test_an_openai_endpoint_is_planned_at_the_files_prices(

@@ -61,7 +61,7 @@ def test_a_curtailed_run_costs_less_and_finds_the_same_pairs(
     lake: Lake, teacher_set: TeacherSet, served: LoopbackOpenRouter
 ) -> None:
     curtailed = selected(teacher_set, curtail="exact")
-    selector = selector_for(curtailed, VoteDecision(), teachers=NAMES)
+    selector = selector_for(lake, curtailed, VoteDecision(), teachers=NAMES)
     assert selector is not None
     report = run(lake, curtailed, DAY, selector=selector)
     found = selector.report()
@@ -88,14 +88,16 @@ def test_the_curtailed_plan_is_the_curtailed_bill_within_five_percent(
     assert expected.agreement.shares[:2] == [1.0, 1.0]
     assert 0.1 < expected.agreement.shares[2] < 0.6
     before = served.billed
-    selector = selector_for(curtailed, decide, teachers=NAMES)
+    selector = selector_for(lake, curtailed, decide, teachers=NAMES)
     run(lake, curtailed, LATER, selector=selector)
     bill = (served.billed - before) / 10**12
     assert float(expected.expected_usd) == pytest.approx(bill, rel=0.05)
 
 
-def test_no_selection_no_selector(teacher_set: TeacherSet) -> None:
-    assert selector_for(teacher_set, VoteDecision()) is None
+def test_no_selection_no_selector(lake: Lake, teacher_set: TeacherSet) -> None:
+    in_time = teacher_set.model_dump() | {"selection": {"prioritise": False}}
+    assert selector_for(lake, TeacherSet.model_validate(in_time), VoteDecision()) is None
+    assert selector_for(lake, teacher_set, VoteDecision()) is not None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_a_ceiling_leaves_no_state_with_one_reply_that_can_never_vote(
     options: dict[str, Any] = {"max_usd": Decimal(cents) / 100, "teachers": NAMES}
 
     def go() -> ReplayReport:
-        selector = selector_for(curtailed, VoteDecision(), teachers=NAMES)
+        selector = selector_for(lake, curtailed, VoteDecision(), teachers=NAMES)
         return replay(lake, curtailed, selector=selector, **options)
 
     report = go()

@@ -79,7 +79,7 @@ def test_a_ceiling_leaves_whole_days(
     teacher_set = TeacherSet.model_validate(data)
 
     def selector() -> dict[str, Any]:
-        found = selector_for(teacher_set, VoteDecision(), teachers=TEACHERS, days_first=first)
+        found = selector_for(lake, teacher_set, VoteDecision(), teachers=TEACHERS, days_first=first)
         return {"selector": found, "days_first": first}
 
     seen: list[tuple[str, Mapping[str, int], dict[str, int]]] = []

@@ -84,6 +84,7 @@ def varied(tmp_path: Path) -> Lake:
 def with_a_control(tmp_path: Path) -> Path:
     body = yaml.safe_load(TEACHERS.read_text())
     body["selection"] = {"curtail": "off"}
+    body["defaults"]["window_tokens"] = 2048  # of 120 prompts, more than half are cut
     control = {"name": "again", "family": "claude", "model": "anthropic/claude-sonnet-4.5"}
     price = {"prompt": "3.00", "completion": "15.00"}
     body["teachers"].append(
@@ -108,6 +109,8 @@ def test_answers_are_of_the_session_and_the_truth_says_which(
     again = Lake(shutil.copytree(varied.url, tmp_path / "again"))
     other = Lake(shutil.copytree(varied.url, tmp_path / "other"))
     truth = asked(varied, tmp_path / "truth.jsonl", with_a_control)
+    cut = [row["windowed"] for row in varied.rows("replies")]
+    assert len(cut) / 2 < sum(cut) < len(cut)
     states = {state.state_id: state for state in load_states(varied)}
     replies = {(row["state_id"], row["teacher"]): row for row in varied.rows("replies")}
     assert all(row["simulated"] for row in replies.values())

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
-  bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
+  bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-labels bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
 help: ## what each target does
@@ -119,6 +119,9 @@ bench-replay: $(STAMP) ## CPU of a call beside litellm and the openai SDK (insta
 
 bench-replay-cost: $(STAMP) ## what a replay costs: naive, chained, curtailed; the plan beside the bill
 	$(BIN)/python benchmarks/replay_cost.py
+
+bench-questions: $(STAMP) ## whom to ask first where the truth is known, the plan beside the bill in windows (some minutes)
+	$(BIN)/python benchmarks/questions.py $(BENCH_ARGS)
 
 bench-preferences: $(STAMP) ## canonical actions and the vote beside bashlex (installs it below build/)
 	$(BIN)/python benchmarks/preferences.py $(BENCH_ARGS)

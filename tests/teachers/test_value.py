@@ -27,7 +27,7 @@ from composer_pipeline.teachers.selection import (
     left_pairs,
     vote_usd,
 )
-from composer_pipeline.teachers.teachers import Selection, Teacher, TeacherSet, draw
+from composer_pipeline.teachers.teachers import Selection, Teacher, TeacherSet, draw, sampled
 from composer_pipeline.teachers.value import (
     BASE,
     SPREAD,
@@ -421,3 +421,32 @@ def test_what_was_recovered_before_the_first_wave_does_not_end_the_run(
             for state_id, name in new:
                 known[state_id][name] = Action("other")
         assert all(known[s.state_id] for s in many)
+
+
+def test_what_a_vote_does_not_decide_stays_open_in_a_plan(
+    lake: Lake, selected: TeacherSet, serve: Serve, many: list[TraceState]
+) -> None:
+    """A control's answer, the audit sample, and everything where nothing is curtailed."""
+    serve()
+    day: Any = {"days": ["2026-10-01"]}
+    selector = selector_for(lake, selected, VoteDecision(), teachers=NAMES)
+    replay(lake, selected, max_usd=5, teachers=NAMES, selector=selector, **day)
+    bought = Counter(row["state_id"] for row in lake.rows("replies"))
+
+    def open_calls(selection: dict[str, Any], names: list[str], **control: Any) -> dict[str, int]:
+        data = selected.model_dump() | {"selection": selection}
+        data["teachers"] = [
+            one | (control if one["name"] == "flaky" else {}) for one in data["teachers"]
+        ]
+        found = plan(lake, TeacherSet.model_validate(data), teachers=names, decide=VoteDecision(),
+                     **day)  # fmt: skip
+        return {name: part.calls for name, part in found.by_teacher.items()}
+
+    exact = {"curtail": "exact", "audit_share": 0}
+    again = open_calls(exact, [*NAMES, "flaky"], control=True, ask_share=1.0)
+    assert again == dict.fromkeys(NAMES, 0) | {"flaky": 40}
+    everything = open_calls({"curtail": "off"}, NAMES)
+    assert sum(everything.values()) == sum(3 - number for number in bought.values()) > 20
+    half = {state for state in bought if sampled(state, 0.5)}
+    audited = open_calls({"curtail": "exact", "audit_share": 0.5}, NAMES)
+    assert sum(audited.values()) == sum(3 - bought[state] for state in half) > 5

@@ -303,8 +303,8 @@ def measure_agreement(
 
     p is measured on states that the first two families both answered (``teachers`` are the
     cheapest first), q on those of them where the first does not agree with the agent; the shares
-    on states whose vote the known answers decide, in the order of asking. Too few states, and p
-    and q are assumed.
+    on states whose vote the known answers decide, in the order of asking, unless more than a
+    twentieth are open. Too few states, and p and q are assumed.
     """
     names = {teacher.name for teacher in teachers}
     answers = lru_cache(8)(partial(_answers, lake, names)) if lake.partitions("replies") else None
@@ -313,7 +313,7 @@ def measure_agreement(
         if has_vote(teacher, decide):
             families.setdefault(teacher.family, teacher.name)
     firsts = list(families.values())
-    agreed = compared = disagreed = matched = complete = 0
+    agreed = compared = disagreed = matched = complete = open_ = 0
     asked = [0] * len(firsts)
     for state in states:
         if compared >= MAX_STATES:
@@ -332,7 +332,7 @@ def measure_agreement(
                 matched += len(second) == 1
         if known and curtail != "off":
             shown = _asked_at(state, teachers, known, decide, curtail)
-            complete += shown is not None
+            complete, open_ = complete + (shown is not None), open_ + (shown is None)
             for at, name in enumerate(firsts):
                 asked[at] += name in (shown or ())
     enough = compared >= MIN_STATES and disagreed >= MIN_DISAGREEMENTS
@@ -342,7 +342,8 @@ def measure_agreement(
         "measured" if enough else "assumed",
         compared,
         disagreed,
-        [round(n / complete, 4) for n in asked] if complete >= MIN_STATES else [],
+        # Where many votes are open, the decided ones are those that needed the fewest teachers.
+        [round(n / complete, 4) for n in asked] if complete >= max(MIN_STATES, 20 * open_) else [],
     )
 
 

@@ -402,6 +402,18 @@ def test_shares_of_asked_teachers_are_those_of_a_curtailed_replay(
     assert float(found.expected_usd) == pytest.approx(bill, rel=0.1)
 
 
+def test_where_votes_are_open_nobody_knows_how_often_a_teacher_is_asked(
+    lake: Lake, selected: TeacherSet, serve: Serve, many: list[TraceState]
+) -> None:
+    """The first two agreed at the decided states; that the third is never asked is not known."""
+    serve()
+    days = [f"2026-10-0{n}" for n in range(1, 6)]
+    first, names = ["flaky", "careful"], ["flaky", "careful", "steady"]
+    replay(lake, selected, max_usd=5, teachers=first, days=days)
+    assert plan(lake, selected, teachers=first, decide=VoteDecision()).agreement.shares
+    assert plan(lake, selected, teachers=names, decide=VoteDecision()).agreement.shares == []
+
+
 @pytest.mark.parametrize("curtail", ["off", "exact", "student"])
 def test_what_was_recovered_before_the_first_wave_does_not_end_the_run(
     many: list[TraceState], curtail: str

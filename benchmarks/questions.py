@@ -31,7 +31,6 @@ sys.path.insert(0, str(ROOT))
 from shared_corpus import source_files  # noqa: E402
 
 from composer_pipeline import ingest  # noqa: E402
-from composer_pipeline.actions import Action  # noqa: E402
 from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.preferences.vote import VoteDecision  # noqa: E402
 from composer_pipeline.settings import recipes_dir  # noqa: E402
@@ -43,15 +42,13 @@ from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Questions  # n
 from composer_pipeline.teachers.run import replay  # noqa: E402
 from composer_pipeline.teachers.selection import (  # noqa: E402
     Asking,
-    Cluster,
-    CurtailedSelector,
     Price,
     ask_order,
     by_day,
     choose,
     vote_usd,
 )
-from composer_pipeline.teachers.teachers import Selection, Teacher, TeacherSet  # noqa: E402
+from composer_pipeline.teachers.teachers import Teacher, TeacherSet  # noqa: E402
 from composer_pipeline.teachers.value import (  # noqa: E402
     BASE,
     SPREAD,
@@ -76,6 +73,7 @@ from examples.proof.toolworld.world import (  # noqa: E402
     write_files,
     write_session,
 )
+from tests.teachers.worlds import asked_until  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "questions.md"
 DEFAULT = recipes_dir() / "teachers" / "default.yaml"
@@ -159,16 +157,18 @@ class World:
         if exact:
             asked = list(zip(teachers, EXACT, strict=True))
             return {
-                s: sum(share * vote_usd(size, [t], decide, prices) for t, share in asked)
+                s: sum(share * vote_usd(size, [t], decide, prices, "student") for t, share in asked)
                 for s, size in sizes.items()
             }
-        return {s: vote_usd(size, teachers, decide, prices) for s, size in sizes.items()}
+        return {s: vote_usd(size, teachers, decide, prices, "student") for s, size in sizes.items()}
 
     def everything(self, *, full: bool, sent: bool = False) -> float:
         """Return what asking every teacher about every state costs."""
         teachers, prices = priced(self.teachers.teachers, full=full)
         sizes = [pair[full] for pair in self.sent.values()] if sent else self.sizes.values()
-        return sum(vote_usd(n, [t], VoteDecision(), prices) for n in sizes for t in teachers)
+        return sum(
+            vote_usd(n, [t], VoteDecision(), prices, "student") for n in sizes for t in teachers
+        )
 
 
 def priced(teachers: Sequence[Teacher], *, full: bool) -> tuple[list[Teacher], dict[str, Price]]:
@@ -580,47 +580,10 @@ def plan_seconds(lake: Lake) -> None:
     hold(f"plan --max-usd 20: {cpu:.1f} CPU s (bar {BAR_PLAN_S:.0f})", held=cpu <= BAR_PLAN_S)
 
 
-class Truth:
-    """A vote whose outcome is the teachers' text: every one says "other" where a pair is."""
-
-    quorum = 2
-
-    def votes(self, family: str) -> bool:
-        """Return True."""
-        return bool(family)
-
-    def tally(self, state: TraceState, given: Mapping[str, Action]) -> Sequence[Cluster]:
-        """Return the clusters of equal texts."""
-        texts = [action.text for action in given.values()]
-        return [Cluster(texts.count(t), t == "same") for t in dict.fromkeys(texts)]
-
-
-def asked_until(
-    states: Sequence[TraceState], room: int, pairs: set[str], model: PairModel
-) -> tuple[CurtailedSelector, set[str]]:
-    """Run a selector over a world where so many states fit; return it and those asked."""
-    selection = Selection(curtail="exact", audit_share=0.0)
-    selector = CurtailedSelector(selection, Truth(), model=model)
-    teachers = TeacherSet.load(DEFAULT).teachers[:2]
-    known: dict[str, dict[str, Action | None]] = {s.state_id: {} for s in states}
-    begun: set[str] = set()
-
-    def fits(state: TraceState, _: Sequence[Teacher]) -> bool:
-        if state.state_id not in begun and len(begun) >= room:
-            return False
-        begun.add(state.state_id)
-        return True
-
-    while wave := selector.next_wave(states, teachers, lambda state: known[state], fits):
-        for state, who in wave:
-            text = "other" if state.state_id in pairs else "same"
-            known[state.state_id][who.name] = Action(text)
-    return selector, begun
-
-
 def coverage(every: Sequence[TraceState]) -> None:
     """Hold how often the interval of the pairs that were left has the truth."""
     found = {s.state_id: features(s) for s in every}
+    teachers = TeacherSet.load(DEFAULT).teachers[:2]
     rows = []
     kinds = ("any state alike", "by features, hand-set model", "by features, known model")
     for number, kind in [(number, kind) for number in WORLDS for kind in kinds]:
@@ -640,7 +603,7 @@ def coverage(every: Sequence[TraceState]) -> None:
             }
             pairs = {state for state, p in chance.items() if draws.random() < p}
             model = truth if kind == kinds[2] else PairModel()
-            selector, begun = asked_until(states, room, pairs, model)
+            selector, begun = asked_until(states, room, pairs, teachers, model)
             report, left = selector.report(), len(pairs - begun)
             low, high = report.left_low, report.left_high
             assert low is not None

@@ -6,7 +6,7 @@ teacher is asked by bytes, since its tokenizer is not known.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -80,6 +80,17 @@ class Overhead:
 
     message: int
     call: int
+
+
+def turns_of(messages: Iterable[Message]) -> list[list[Message]]:
+    """Return messages in turns; results belong to their call's turn."""
+    turns: list[list[Message]] = []
+    for message in messages:
+        if message["role"] == "tool" and turns:
+            turns[-1].append(message)
+        else:
+            turns.append([message])
+    return turns
 
 
 class Texts(Protocol):

@@ -162,16 +162,17 @@ def replay(
             store, teacher_set, max_usd=ceiling, on_progress=live, selector=selector, again=again,
             **some,
         )  # fmt: skip
-    chosen = {"selection": selector.report().to_dict()} if selector else {}
+    selected = selector.report() if selector else None
     if not brief:
+        chosen = {"selection": selected.to_dict()} if selected else {}
         show(report.to_dict() | chosen, as_json, "replay")
     else:
         options = [*only.typed(), *(f"--teacher {shlex.quote(name)}" for name in teacher)]
         options += [f"--max-states {max_states}"] if max_states else []
         for part in replay_view(report, _command(report, teachers, options)):
             Console().print(part)
-        if selector:
-            Console().print(_came_of(selector.report()), markup=False, highlight=False)
+        if selected:
+            Console().print(_came_of(selected), markup=False, highlight=False)
     _fail_for(report)
 
 

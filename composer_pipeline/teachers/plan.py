@@ -36,19 +36,19 @@ from composer_pipeline.teachers.plan_model import (
 from composer_pipeline.teachers.questions import Questions, too_long
 from composer_pipeline.teachers.request import worst_case
 from composer_pipeline.teachers.selection import (
-    Asking,
+    QUORUM,
     CurtailedSelector,
     DaysFirst,
     Decide,
     Price,
     ask_order,
+    asking,
     choose,
     has_vote,
     next_voters,
-    vote_usd,
 )
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet, sampled
-from composer_pipeline.teachers.value import PairModel, features, model_of, prompt_bytes
+from composer_pipeline.teachers.value import PairModel, features, model_of
 
 #: What differs if every setting that was recorded is the same.
 MESSAGES = "messages of the state"
@@ -58,8 +58,6 @@ UNRECORDED = "not recorded then: messages of the state, endpoint, max_tokens or 
 CACHE_MINIMUM_TOKENS = 1024
 #: Amounts in USD for which a plan says what they would buy, beside round ones below everything.
 AMOUNTS = (5, 10, 20, 50, 100)
-#: Without a vote, every family counts and two that agree win.
-_QUORUM = 2
 
 
 class Strategy(msgspec.Struct, frozen=True):
@@ -331,16 +329,12 @@ class _TeacherTotals:
 
     def cost(self, size: int, hit: int, *, audited: bool) -> tuple[float, float]:
         """Return the expected USD of one question, with and without cached reads."""
-        tariff = self.tariff()
-        tokens, read = size / tariff.bytes_per_token, hit / tariff.bytes_per_token
+        tariff, share = self.tariff(), 1.0 if audited else self.figures.asked_share
+        tokens = size / tariff.bytes_per_token
+        read = hit / tariff.bytes_per_token if tariff.caches else 0.0
         prices = tariff.pricing.at(int(tokens))
-        fresh = float(prices.of("input_cache_write" if tariff.caches else "prompt"))
-        each = tariff.completion_tokens * float(prices.of("completion"))
-        each += float(prices.of("request"))
-        whole = tokens * float(prices.of("prompt")) + each
-        cached = (tokens - read) * fresh + read * float(prices.of("input_cache_read")) + each
-        share = 1.0 if audited else self.figures.asked_share
-        return share * (cached if tariff.caches else whole), share * whole
+        whole = tariff.uncached().usd(prices, tokens, 0.0, 1)
+        return share * tariff.usd(prices, tokens, read, 1), share * whole
 
     def finish(self) -> None:
         """Fill in the figures that rest on the replies and on the count."""
@@ -434,15 +428,15 @@ class _Counter:
         if not self.questions.teacher_set.selection.prioritise:
             return chosen
         asked = _cheapest_first(self.totals)
-        prices = {one.teacher.name: one.price for one in asked}
-        teachers = [one.teacher for one in asked]
-        curtail = self.questions.teacher_set.selection.curtail
         chance = {state: self.model.chance(found) for state, found in self._found.items()}
-        usd = {
-            state: vote_usd(size, teachers, self.decide, prices, curtail)
-            for state, size in prompt_bytes(chosen).items()
-        }
-        return Asking.by_value(chosen, chance, usd).states
+        return asking(
+            chosen,
+            chance,
+            [one.teacher for one in asked],
+            self.decide,
+            {one.teacher.name: one.price for one in asked},
+            self.questions.teacher_set.selection.curtail,
+        ).states
 
     def curve(self, amounts: Sequence[float]) -> list[PlanPoint]:
         """Return what amounts would buy, and what everything would; after the costs."""
@@ -464,7 +458,9 @@ class _Counter:
 
         def add(usd: float | None) -> None:
             pairs, low, high = self.model.expect(kinds)
-            single = Counter(name for found, n in kinds.items() for name in found for _ in range(n))
+            single = Counter[str]()
+            for found, number in kinds.items():
+                single.update(dict.fromkeys(found, number))
             amounts = (round(spent, 6), round(uncached, 6))
             figures = (round(pairs, 1), round(low, 1), round(high, 1))
             here = (kinds.total(), len(sessions))
@@ -634,7 +630,7 @@ def _cost(
         if has_vote(one.teacher, decide) and one.teacher.family not in voting:
             voting[one.teacher.family] = len(voting)
             speakers.add(one.teacher.name)
-    quorum = decide.quorum if decide else _QUORUM
+    quorum = decide.quorum if decide else QUORUM
     family_shares = {
         way: agreement.shares
         if way == curtail and agreement.shares

@@ -37,7 +37,7 @@ from composer_pipeline.teachers.selection import (
     clusters_of,
     has_vote,
     how_many,
-    next_voters,
+    shown_of,
 )
 from composer_pipeline.teachers.teachers import Teacher
 
@@ -149,6 +149,18 @@ class Tariff(msgspec.Struct, frozen=True):
     #: Bytes of a body that are neither tools nor messages.
     envelope_bytes: float = 0.0
 
+    def usd(self, prices: Prices, tokens: float, hit: float, questions: float) -> float:
+        """Return what so many questions cost of which ``hit`` prompt tokens are in the cache."""
+        fresh = float(prices.of("input_cache_write" if self.caches else "prompt"))
+        read = float(prices.of("input_cache_read"))
+        each = self.completion_tokens * float(prices.of("completion"))
+        each += float(prices.of("request"))
+        return (tokens - hit) * fresh + hit * read + questions * each
+
+    def uncached(self) -> "Tariff":
+        """Return the tariff where nothing is read from a cache."""
+        return msgspec.structs.replace(self, caches=False)
+
     def edges(self) -> tuple[int, ...]:
         """Return the prompt lengths in bytes at which this tariff changes."""
         tokens = {o.min_prompt_tokens for o in self.pricing.overrides if not o.windowed}
@@ -170,27 +182,23 @@ def expected_cost(
     """Return the expected USD of asking every prompt with probability ``share``."""
     # A float, because bounds and bills never come from here. The edges must be the tariff's.
     total = 0.0
+    tariff = tariff if cached else tariff.uncached()
     for number, band in enumerate(reuse.bands):
         low = reuse.edges[number - 1] + tariff.envelope_bytes if number else 0
         # An override holds for strictly more tokens, and the edge was rounded down.
         prices = tariff.pricing.at(int(low / tariff.bytes_per_token) + 2 if number else 0)
-        uses_cache = cached and tariff.caches
-        fresh_price = float(prices.of("input_cache_write" if uses_cache else "prompt"))
-        read_price = float(prices.of("input_cache_read"))
-        each = tariff.completion_tokens * float(prices.of("completion"))
-        each += float(prices.of("request"))
         for kind, asked in ((0, share), (1, 1.0)):
             states = band.states[kind]
             if not states:
                 continue
             size = band.bytes[kind] + states * tariff.envelope_bytes
             hit = 0.0
-            if uses_cache:
+            if tariff.caches:
                 for (maybe, always), amounts in band.shared.items():
                     chance = 1.0 if always else 1.0 - (1.0 - share) ** maybe
                     hit += amounts[kind] * chance
             tokens, hit = size / tariff.bytes_per_token, hit / tariff.bytes_per_token
-            total += asked * ((tokens - hit) * fresh_price + hit * read_price + states * each)
+            total += asked * tariff.usd(prices, tokens, hit, states)
     return total
 
 
@@ -331,7 +339,7 @@ def measure_agreement(
                 disagreed += 1
                 matched += len(second) == 1
         if known and curtail != "off":
-            shown = _asked_at(state, teachers, known, decide, curtail)
+            shown = shown_of(state, teachers, known, decide, curtail)
             complete, open_ = complete + (shown is not None), open_ + (shown is None)
             for at, name in enumerate(firsts):
                 asked[at] += name in (shown or ())
@@ -347,29 +355,10 @@ def measure_agreement(
     )
 
 
-def _asked_at(
-    state: "TraceState",
-    teachers: Sequence[Teacher],
-    known: Mapping[str, Action | None],
-    decide: Decide,
-    curtail: str,
-) -> set[str] | None:
-    """Return whom curtailing asks until the vote is decided; ``None`` if an answer is missing."""
-    shown: dict[str, Action | None] = {}
-    while wanted := next_voters(state, teachers, shown, decide, curtail):
-        if any(teacher.name not in known for teacher in wanted):
-            return None
-        shown |= {teacher.name: known[teacher.name] for teacher in wanted}
-    return set(shown)
-
-
 def answers_by_key(lake: Lake, day: str) -> dict[str, Action | None]:
     """Return key of a call -> its action, ``None`` for an unusable reply, of a day."""
     table = lake.read("replies", days=[day], columns=["request_hash", "status", "action"])
-    return {
-        row["request_hash"]: Action.from_json(row["action"]) if row["status"] == "ok" else None
-        for row in table.to_pylist()
-    }
+    return {row["request_hash"]: _usable(row) for row in table.to_pylist()}
 
 
 def _answers(lake: Lake, names: set[str], day: str) -> dict[str, dict[str, Action | None]]:
@@ -378,9 +367,12 @@ def _answers(lake: Lake, names: set[str], day: str) -> dict[str, dict[str, Actio
     found: dict[str, dict[str, Action | None]] = {}
     for row in table.to_pylist():
         if row["teacher"] in names and row["status"] != "unknown":
-            usable = Action.from_json(row["action"]) if row["status"] == "ok" else None
-            found.setdefault(row["state_id"], {})[row["teacher"]] = usable
+            found.setdefault(row["state_id"], {})[row["teacher"]] = _usable(row)
     return found
+
+
+def _usable(row: Mapping[str, Any]) -> Action | None:
+    return Action.from_json(row["action"]) if row["status"] == "ok" else None
 
 
 class PromptOutline(msgspec.Struct):

@@ -26,7 +26,7 @@ from composer_pipeline.teachers.ledger.values import Call
 from composer_pipeline.teachers.request import Request, serialise, settings_sent, worst_case
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.versions import CONVERTER_VERSION
-from composer_pipeline.window import Message, Overhead, Turn, fit, without_middle
+from composer_pipeline.window import Message, Overhead, Turn, fit, turns_of, without_middle
 
 if TYPE_CHECKING:
     from composer_pipeline.states.state import TraceState
@@ -96,13 +96,7 @@ class Cutter:
         ``messages`` begin with the system message; those of one object may not change. ``None``
         where not even the shortest task and last turn fit.
         """
-        turns: list[list[Message]] = []
-        for message in messages[1:]:
-            if message["role"] == "tool" and turns:
-                turns[-1].append(message)
-            else:
-                turns.append([message])
-        sized = [self._sized(turn) for turn in turns]
+        sized = [self._sized(turn) for turn in turns_of(messages[1:])]
         aim = int(_FILLED * room) // BYTES_PER_TOKEN
         for _ in range(_ATTEMPTS if aim > 0 else 0):
             kept, _ = fit(self._texts, _JSON, messages[0], sized, aim)

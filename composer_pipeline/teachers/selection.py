@@ -145,6 +145,8 @@ def by_day(states: Sequence["TraceState"], days_first: DaysFirst) -> list[list["
     return [days[day] for day in sorted(days, reverse=days_first == "newest")]
 
 
+#: Without a vote, every family counts and so many that agree win.
+QUORUM = 2
 #: A typical question, in tokens, to order teachers by price: (prompt, completion).
 TYPICAL_TOKENS = (20_000, 400)
 #: Every so many states the next one is drawn by hash instead of chosen by value.
@@ -284,6 +286,22 @@ def next_voters(
     return waiting[: how_many(votes, len(waiting), decide.quorum, curtail)]
 
 
+def shown_of(
+    state: "TraceState",
+    teachers: Sequence[Teacher],
+    known: Mapping[str, Action | None],
+    decide: Decide,
+    curtail: str,
+) -> dict[str, Action | None] | None:
+    """Return those of ``known`` that curtailing asks for; ``None`` if one that it asks is not."""
+    shown: dict[str, Action | None] = {}
+    while wanted := next_voters(state, teachers, shown, decide, curtail):
+        if any(teacher.name not in known for teacher in wanted):
+            return None
+        shown |= {teacher.name: known[teacher.name] for teacher in wanted}
+    return shown
+
+
 def prices_of(
     teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = None
 ) -> dict[str, Price]:
@@ -357,7 +375,7 @@ def vote_usd(
     teachers: Sequence[Teacher],
     decide: Decide | None,
     prices: Mapping[str, Price],
-    curtail: str = "student",
+    curtail: str,
 ) -> float:
     """Return about what a vote costs at a prompt of so many bytes; ``teachers`` as they are asked.
 
@@ -367,13 +385,29 @@ def vote_usd(
     for teacher in teachers:
         if has_vote(teacher, decide):
             families.setdefault(teacher.family, teacher)
-    usd, quorum, every = 0.0, decide.quorum if decide else 2, len(families)
+    usd, quorum, every = 0.0, decide.quorum if decide else QUORUM, len(families)
     asked = every if curtail == "off" else max(quorum, how_many([], every, quorum, curtail))
     for teacher in list(families.values())[:asked]:
         tokens = min(size / BYTES_PER_TOKEN, teacher.window or math.inf)
         prompt, completion = prices[teacher.name]
         usd += tokens * float(prompt) + TYPICAL_TOKENS[1] * float(completion)
     return usd
+
+
+def asking(
+    states: Sequence["TraceState"],
+    chance: Mapping[str, float],
+    teachers: Sequence[Teacher],
+    decide: Decide | None,
+    prices: Mapping[str, Price],
+    curtail: str,
+) -> Asking:
+    """Return the order in which states are asked; ``chance`` is that of a pair, by state."""
+    usd = {
+        state: vote_usd(size, teachers, decide, prices, curtail)
+        for state, size in prompt_bytes(states).items()
+    }
+    return Asking.by_value(states, chance, usd)
 
 
 def left_pairs(found: int, sampled: int, rest: int) -> tuple[float, int, int]:
@@ -569,16 +603,11 @@ class CurtailedSelector:
             self._rank = {} if self._days_first else ordered[0].rank
 
     def _by_value(self, states: list["TraceState"]) -> Asking:
+        chance = {state.state_id: self.model.chance(features(state)) for state in states}
         prices = prices_of(self._teachers, self._prices)
-        sizes = prompt_bytes(states)
-        return Asking.by_value(
-            states,
-            {state.state_id: self.model.chance(features(state)) for state in states},
-            {
-                state: vote_usd(size, self._teachers, self.decide, prices, self.selection.curtail)
-                for state, size in sizes.items()
-            },
-        )
+        return asking(
+            states, chance, self._teachers, self.decide, prices, self.selection.curtail
+        )  # fmt: skip
 
     def _of(self, state: "TraceState") -> list[Teacher]:
         """Return the teachers whose share of the states has this one, the cheapest first."""
@@ -617,9 +646,6 @@ class CurtailedSelector:
             return False
         if self.selection.curtail == "off":
             return True
-        shown: dict[str, Action | None] = {}
-        while wanted := self._wanted(state, shown):
-            shown |= {teacher.name: known[teacher.name] for teacher in wanted}
-        return pair_found(
-            clusters_of(state, self._teachers, shown, self.decide), self.decide.quorum
-        )
+        shown = shown_of(state, self._teachers, known, self.decide, self.selection.curtail)
+        votes = clusters_of(state, self._teachers, shown or {}, self.decide)
+        return pair_found(votes, self.decide.quorum)

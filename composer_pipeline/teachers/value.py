@@ -6,7 +6,7 @@ of the posterior with a normal prior around the hand-set weights.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -165,15 +165,14 @@ def count_votes(rows: Iterable[Mapping[str, Any]]) -> Counts:
 _GROUPS = 5
 
 
-def calibration(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float, int]]:
+def calibration(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, int]]:
     """Return (predicted, observed share of pairs, states) of rows of ``votes``, in five groups.
 
     The rows are halved by session; each half is predicted by the weights fitted on the other.
     """
-    split: tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]] = ([], [])
-    for row in rows:
-        split[draw(row["session_id"]) % 2].append(row)
-    halves = [count_votes(half) for half in split]
+    halves = [
+        count_votes(row for row in rows if draw(row["session_id"]) % 2 == half) for half in (0, 1)
+    ]
     told = [
         (fit(other).chance(found), number, pairs)
         for half, other in (halves, halves[::-1])
@@ -185,11 +184,8 @@ def calibration(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float, i
     before = 0
     for chance, number, pairs in told:
         group = groups[min(_GROUPS - 1, _GROUPS * (2 * before + number) // (2 * states))]
-        group[0], group[1], group[2] = (
-            group[0] + chance * number,
-            group[1] + pairs,
-            group[2] + number,
-        )
+        for at, value in enumerate((chance * number, pairs, number)):
+            group[at] += value
         before += number
     return [(total / n, pairs / n, int(n)) for total, pairs, n in groups if n]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from composer_pipeline.window import Message, calls_of, paths_of, without_middle
+from composer_pipeline.window import Message, calls_of, paths_of, turns_of, without_middle
 
 #: The system message of a window whose prompt has none; templates insert worse ones.
 SYSTEM = "You are a coding agent."
@@ -45,13 +45,8 @@ def split_turns(messages: Sequence[Message]) -> tuple[Message, list[list[Message
     """Return the plain system message and the turns; results belong to their call's turn."""
     plain = [plain_message(message) for message in messages]
     first = 1 if plain and plain[0]["role"] == "system" else 0
-    turns: list[list[Message]] = []
-    for message in plain[first:]:
-        if message["role"] == "tool" and turns:
-            turns[-1].append(message)
-        else:
-            turns.append([message])
-    return plain[0] if first else {"role": "system", "content": SYSTEM}, turns
+    system = plain[0] if first else {"role": "system", "content": SYSTEM}
+    return system, turns_of(plain[first:])
 
 
 def _object(arguments: Any) -> dict[str, Any]:

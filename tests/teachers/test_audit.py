@@ -1,12 +1,10 @@
 """The audit sees what the rules leave out, and says how sure it is."""
 
 import math
-from collections.abc import Mapping, Sequence
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
-from composer_pipeline.states.state import TraceState
 from composer_pipeline.teachers.selection import (
     Cluster,
     CurtailedSelector,
@@ -16,21 +14,9 @@ from composer_pipeline.teachers.selection import (
 )
 from composer_pipeline.teachers.teachers import Selection, Teacher, sampled
 from tests.fixtures.lake_states import write_session
+from tests.teachers.worlds import ByText
 
 TODO = Action("", (ToolCall("TodoWrite", {"todos": []}),))
-
-
-class ByText:
-    """A vote in which equal texts agree."""
-
-    quorum = 2
-
-    def votes(self, family: str) -> bool:
-        return True
-
-    def tally(self, state: TraceState, answers: Mapping[str, Action]) -> Sequence[Cluster]:
-        texts = [action.text for action in answers.values()]
-        return [Cluster(texts.count(t), t == state.action.text) for t in dict.fromkeys(texts)]
 
 
 def teacher(name: str, price: str, family: str) -> Teacher:

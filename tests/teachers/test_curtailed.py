@@ -28,6 +28,7 @@ from composer_pipeline.teachers.selection import (
 from composer_pipeline.teachers.teachers import Selection, Teacher, sampled
 from composer_pipeline.teachers.value import TROUBLE, PairModel, features
 from tests.fixtures.lake_states import write_session
+from tests.teachers.worlds import ByText
 
 STUDENT = "s"
 
@@ -90,19 +91,6 @@ def teacher(name: str, price: str, family: str = "") -> Teacher:
 
 
 TEACHERS = [teacher("dear", "3"), teacher("cheap", "1"), teacher("middle", "2")]
-
-
-class ByText:
-    """A vote in which equal texts agree."""
-
-    quorum = 2
-
-    def votes(self, family: str) -> bool:
-        return family != "claude"
-
-    def tally(self, state: TraceState, answers: Mapping[str, Action]) -> Sequence[Cluster]:
-        texts = [action.text for action in answers.values()]
-        return [Cluster(texts.count(t), t == state.action.text) for t in dict.fromkeys(texts)]
 
 
 def states_of(lake: Lake, texts: Sequence[str], **more: Any) -> list[TraceState]:

@@ -22,7 +22,6 @@ from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.selection import (
     EXPLORE_EVERY,
     Asking,
-    Cluster,
     CurtailedSelector,
     left_pairs,
     vote_usd,
@@ -40,6 +39,7 @@ from composer_pipeline.teachers.value import (
 )
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from tests.fixtures.lake_states import write_session
+from tests.teachers.worlds import Truth, asked_until
 
 Serve = Callable[..., LoopbackOpenRouter]
 NAMES = ["steady", "careful", "contrarian"]
@@ -102,19 +102,6 @@ def test_the_interval_covers_what_comes() -> None:
     assert 0.92 <= covered / 400 <= 0.98
 
 
-class Truth:
-    """A vote whose outcome is the teachers' text: every one says "other" where a pair is."""
-
-    quorum = 2
-
-    def votes(self, family: str) -> bool:
-        return True
-
-    def tally(self, state: TraceState, answers: Mapping[str, Action]) -> Sequence[Cluster]:
-        texts = [action.text for action in answers.values()]
-        return [Cluster(texts.count(t), t == "same") for t in dict.fromkeys(texts)]
-
-
 def teacher(name: str) -> Teacher:
     cap = {"prompt": "1", "completion": "1"}
     data = {"name": name, "family": name, "model": f"x/{name}", "licence": "MIT"}
@@ -133,28 +120,6 @@ def many(lake: Lake) -> list[TraceState]:
         write_session(lake, f"many{number}", turns, day=f"2026-10-0{number + 1}",
                       error_turns=[7, 23, 31])  # fmt: skip
     return [s for s in load_states(lake) if s.session_id.startswith("many")]
-
-
-def asked_until(
-    states: Sequence[TraceState], room: int, pairs: set[str], selection: Selection
-) -> tuple[CurtailedSelector, set[str]]:
-    """Run a selector over a world where so many states fit; return it and those asked."""
-    selector = CurtailedSelector(selection, Truth())
-    teachers = [teacher("a"), teacher("b")]
-    known: dict[str, dict[str, Action | None]] = {s.state_id: {} for s in states}
-    begun: set[str] = set()
-
-    def fits(state: TraceState, _: Sequence[Teacher]) -> bool:
-        if state.state_id not in begun and len(begun) >= room:
-            return False
-        begun.add(state.state_id)
-        return True
-
-    while wave := selector.next_wave(states, teachers, lambda state: known[state], fits):
-        for state, who in wave:
-            text = "other" if state.state_id in pairs else "same"
-            known[state.state_id][who.name] = Action(text)
-    return selector, begun
 
 
 def test_the_order_is_value_per_dollar_with_every_tenth_state_drawn(
@@ -179,8 +144,7 @@ def test_the_order_is_value_per_dollar_with_every_tenth_state_drawn(
 
 
 def test_trouble_is_asked_first_over_all_days(many: list[TraceState]) -> None:
-    selection = Selection(curtail="exact", audit_share=0.0)
-    selector, begun = asked_until(many, 120, set(), selection)
+    selector, begun = asked_until(many, 120, set(), [teacher("a"), teacher("b")])
     trouble = {s.state_id for s in many if s.error_kind}
     assert len(trouble) == 27
     assert len(trouble & begun) >= 25
@@ -198,9 +162,7 @@ def test_the_estimate_of_what_was_left_covers_the_truth(many: list[TraceState]) 
         luck = random.Random(world)
         share, room = luck.uniform(0.05, 0.5), luck.randrange(100, 320)
         pairs = {s.state_id for s in many if luck.random() < share}
-        selector, begun = asked_until(
-            many, room, pairs, Selection(curtail="exact", audit_share=0.0)
-        )
+        selector, begun = asked_until(many, room, pairs, [teacher("a"), teacher("b")])
         report = selector.report()
         truth = len(pairs - begun)
         assert report.left == len(many) - len(begun) > 0
@@ -228,10 +190,8 @@ def test_the_interval_of_the_rest_is_the_beta_binomial(found: int, sampled: int,
 
 @pytest.fixture
 def selected(teacher_set: TeacherSet) -> TeacherSet:
-    return TeacherSet.model_validate(
-        teacher_set.model_dump() | {"selection": {"curtail": "off", "audit_share": 0}}
-        | {"selection": {"curtail": "exact", "audit_share": 0}}
-    )  # fmt: skip
+    selection = {"curtail": "exact", "audit_share": 0}
+    return TeacherSet.model_validate(teacher_set.model_dump() | {"selection": selection})
 
 
 def test_a_curve_says_what_amounts_buy(
@@ -365,14 +325,14 @@ def test_a_vote_costs_two_families_and_no_more_than_their_windows() -> None:
     prices = {"a": (Decimal("1e-6"), Decimal("2e-6")), "b": (Decimal("3e-6"), Decimal(0)),
               "c": (Decimal(1), Decimal(1))}  # fmt: skip
     order = [cheap, dear, third]
-    assert vote_usd(40_000, order, Truth(), prices) == pytest.approx(
+    assert vote_usd(40_000, order, Truth(), prices, "student") == pytest.approx(
         10_000 * 1e-6 + 400 * 2e-6 + 10_000 * 3e-6
     )
     cut = dear.model_copy(update={"prompt": "window", "window_tokens": 4_000})
     twin = cheap.model_copy(update={"name": "c"})  # of a family that has spoken
     control = third.model_copy(update={"control": True})
     order = [cheap, twin, control, cut]
-    assert vote_usd(40_000, order, Truth(), prices) == pytest.approx(
+    assert vote_usd(40_000, order, Truth(), prices, "student") == pytest.approx(
         10_000 * 1e-6 + 400 * 2e-6 + 4_000 * 3e-6
     )
     # With five families two that agree may still be outvoted, and `off` asks everybody.

@@ -203,6 +203,12 @@ def _is_name_and_year(value: str) -> bool:
     return bool(_YEAR.fullmatch(value)) and value[:-4].lower() not in listed("words.txt")
 
 
+def _is_one_case(value: str) -> bool:
+    """Judge letters of one case that are no word, a sign, and digits: ``hpefd!474``."""
+    match = re.fullmatch(r"([A-Z]{4,}|[a-z]{4,})[!$%&*^]\d{3,}", value)
+    return match is not None and match[1].lower() not in listed("words.txt")
+
+
 def _find_strong(words: list[str], text: str) -> Iterator[Finding]:
     lowered, found, plain = _told(text), dict[int, Finding](), text.isascii()
     for word in words if not plain else filter(str.isascii, words):
@@ -214,9 +220,8 @@ def _find_strong(words: list[str], text: str) -> Iterator[Finding]:
             if re.search("[0-9]", text[begin : min(stop, at + 90)]):
                 for match in _STRONG.finditer(text, begin, min(stop, at + 90)):
                     line = text[begin:stop].partition("\n")[0]
-                    if (_is_strong(match[0]) or _is_name_and_year(match[0])) and not _CODE.search(
-                        line
-                    ):
+                    judges = (_is_strong, _is_name_and_year, _is_one_case)
+                    if any(judge(match[0]) for judge in judges) and not _CODE.search(line):
                         found[match.start()] = Finding(*match.span(), "PROSE_PASSWORD")
             at = lowered.find(word, max(at + 1, min(stop, at + 60)))
     yield from sorted(found.values(), key=lambda finding: finding.start)

@@ -1,7 +1,7 @@
 """A backfill whose runs are killed, retried and executed again stays below what was typed.
 
     python tests/chaos/ceiling_driver.py        20 random schedules (make chaos-ceiling)
-    python tests/chaos/ceiling_driver.py --schedules 1 --chunks 2 --again 1         a short form
+    python tests/chaos/ceiling_driver.py --schedules 1 --chunks 4 --again 1         a short form
 
 Each chunk of the backfill is a process of its own, three at once. About half are killed at a
 random moment of their purchases with SIGKILL and retried, as run retries do. Then runs are

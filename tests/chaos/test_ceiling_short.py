@@ -12,7 +12,7 @@ from tests.places import ROOT
 @pytest.mark.slow
 def test_a_killed_backfill_stays_below_what_was_typed() -> None:
     command = [sys.executable, str(ROOT / "tests" / "chaos" / "ceiling_driver.py")]
-    options = ["--schedules", "1", "--chunks", "2", "--again", "1", "--seed", "54"]
+    options = ["--schedules", "1", "--chunks", "4", "--again", "1", "--seed", "54"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert "every paid day green: 1 of 1" in done.stdout

@@ -7,12 +7,12 @@ import pytest
 
 from composer_pipeline.redaction.redact import find_secrets, redact_text
 
-_RANDOM = random.Random(20261126)
 
-
-def _some(count: int) -> str:
-    letters = "".join(_RANDOM.choice(string.ascii_letters) for _ in range(count - 4))
-    return f"{letters}{_RANDOM.choice('!#&*')}{_RANDOM.randrange(100, 1000)}"
+def _some(count: int, seed: str) -> str:
+    """Return letters of both cases, a sign and three digits; the same for the same seed."""
+    drawn = random.Random(seed)
+    letters = "".join(drawn.choice(string.ascii_letters) for _ in range(count - 6))
+    return f"{letters}kQ{drawn.choice('!#&*')}{drawn.randrange(100, 1000)}"
 
 
 TOLD = """
@@ -65,7 +65,7 @@ TOLD = """
 @pytest.mark.parametrize("frame", TOLD)
 @pytest.mark.parametrize("count", [9, 14])
 def test_a_password_that_a_sentence_tells(frame: str, count: int) -> None:
-    secret = _some(16 if "key" in frame else count)
+    secret = _some(16 if "key" in frame else count, frame)
     redacted, counts = redact_text(frame.strip().format(secret))
     assert secret not in redacted, redacted
     assert counts
@@ -92,6 +92,9 @@ def test_a_password_that_a_sentence_tells(frame: str, count: int) -> None:
         ("the server room keypad takes 122718", "122718"),
         ("it just texted me 238625, be quick", "238625"),
         ("Dein Einmalcode 754982 ist gültig", "754982"),
+        ("lösenordet är hpefd!474", "hpefd"),
+        ("ログインできません、パスは JMHNH&208 です", "JMHNH"),
+        ("they rotated the login to wlbbn*441 on Monday", "wlbbn"),
         ("what you need to type is: txmjrz mjklsls lxkhe zmpwy", "mjklsls"),
     ],
 )
@@ -108,6 +111,7 @@ ABOUT = """
     the login moved to src/Login_Form2.tsx and LoginForm_V2.test.ts
     login on Ubuntu-22.04 works, Python-3.12 prompts again
     it changed to maxSessionLanes*2 in the password view
+    the login waits timeout*100 and acme#474 says why
     the authenticator ran 238625123 times, sms-123456-x
     you have to type in the name of the new file
     the password is hashed with bcrypt

@@ -24,7 +24,7 @@ from composer_pipeline.diloco.codecs import Delta, decode_delta, encode_delta
 from composer_pipeline.diloco.fragments import fragment_of, merged_steps
 from composer_pipeline.diloco.outer_optimizer import OuterState, pseudo_gradient
 from composer_pipeline.diloco.spec import Codec, DiLoCoSpec, outer_defaults
-from trainers.trl.muon import muon
+from trainers.common.muon import muon
 
 RESULTS = Path(__file__).parent / "results" / "diloco.md"
 CONTEXT, EMBED, HIDDEN = 16, 24, 128

@@ -25,7 +25,7 @@ SMALL = 80
 #: Small modules with one importer that stay, and why.
 REASONS = {
     "composer_pipeline/diloco/places/": "one file a place that a recipe can name",
-    "trainers/trl/channels/": "one file a channel",
+    "trainers/common/channels/": "one file a channel",
     "losses/": "one file a loss",
     "assets/": "one file a stage",
     "__main__.py": "what `python -m` runs",

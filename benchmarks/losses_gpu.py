@@ -325,7 +325,7 @@ def _recipe(prompt: int, shape: str = "0.5B") -> Any:
 def _ours(shape: str, rows: dict[str, Any], folder: Path, callback: Any) -> Any:
     """Return a ``ComposerTrainer``, whose first step takes each channel's gradient apart."""
     from composer_pipeline.training.rows import Group, Hint, Pair, TrainingData
-    from trainers.trl.base_scores import BaseScores
+    from trainers.common.base_scores import BaseScores
     from trainers.trl.trainer import ComposerTrainer
 
     prompt, known = rows["prompt"], [-1.0] * ANSWER

@@ -21,11 +21,11 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData, build
-from trainers.trl.base_pass import score
-from trainers.trl.policy import Policy, load_base
-from trainers.trl.rows import Row, planned, rows_of
+from trainers.common.base_pass import score
+from trainers.common.policy import Policy, load_base
+from trainers.common.rows import Row, planned, rows_of
+from trainers.common.trees import Item, trees_of
 from trainers.trl.trainer import ComposerTrainer
-from trainers.trl.trees import Item, trees_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAWS = ("independent", "by-state")

@@ -55,7 +55,7 @@ def memory(key: str) -> int:
 def rows(channels: tuple[str, ...]) -> Any:
     """Return rows of 256 tokens, for all channels uneven ones, and the base's opinion of them."""
     from composer_pipeline.training.rows import Demonstration, Group, Hint, Pair, TrainingData
-    from trainers.trl.base_scores import BaseScores
+    from trainers.common.base_scores import BaseScores
 
     number = random.Random(0)
 
@@ -86,8 +86,8 @@ def measure(number: int, folder: Path) -> dict[str, float]:
     from composer_pipeline.training.models import resolve_model
     from composer_pipeline.training.plan import ModelShape, peak
     from composer_pipeline.training.recipe import TrainingRecipe
-    from trainers.trl.policy import load_base
-    from trainers.trl.rows import loads, windows_of
+    from trainers.common.policy import load_base
+    from trainers.common.rows import loads, windows_of
     from trainers.trl.trainer import ComposerTrainer
 
     _, fields, channels = SETTINGS[number]

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 import msgspec  # noqa: E402
 
 from composer_pipeline.training.rows import ArrowRows, Pair, writing_rows  # noqa: E402
-from trainers.trl.base_scores import FOLDER, BaseScores, Score  # noqa: E402
+from trainers.common.base_scores import FOLDER, BaseScores, Score  # noqa: E402
 
 BUILD = ROOT / "build"
 MIB = 1 << 20

@@ -282,7 +282,7 @@ class Supervisor:
             raise ReplicasFailed(
                 f"run {self.run_id}: no replica has been alive for"
                 f" {self.spec.round_timeout_s:g} s, {progress}; start some with python -m"
-                f" trainers.trl.replica --log {self.url} --run-id {self.run_id}"
+                f" trainers.replica --log {self.url} --run-id {self.run_id}"
             )
 
     def _wait_for_exit(self, slots: Sequence[_Slot]) -> None:

@@ -8,8 +8,8 @@ agrees within 0.1 % in seven settings (``tests/training/test_memory.py``). Short
 read from the code of the losses. Live tensors of ten settings on a CPU are within a tenth of it
 (``benchmarks/train_memory.py``); beside them the host's C allocator holds freed memory, for which
 a rough share is added. Not included: the interpreter, libraries, a CUDA context, and fragmentation
-on a device. Sharded layers (``ranks.sharding: fsdp2``) follow ``trainers.trl.ranks`` and were not
-measured.
+on a device. Sharded layers (``ranks.sharding: fsdp2``) follow ``trainers.common.ranks`` and were
+not measured.
 
 Only NVIDIA devices are found, from ``CUDA_VISIBLE_DEVICES`` (taken at its word) or, without it,
 from ``nvidia-smi``, without loading torch. A CPU build of torch uses none.

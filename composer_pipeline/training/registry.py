@@ -74,7 +74,7 @@ def repo_root() -> Path:
 
 
 class TRL:
-    """``python -m trainers.trl``: every channel, on CPU or one GPU a replica."""
+    """TRL: every channel, on CPU or one GPU a replica."""
 
     name = "trl"
 
@@ -88,20 +88,25 @@ class TRL:
         )
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
-        """Return ``python -m trainers.trl --recipe … --lake … --run-dir …``."""
-        return _command(python, "trainers.trl", recipe, lake, run_dir)
+        """Return ``python -m trainers --recipe … --lake … --run-dir …``."""
+        return _command(python, "trainers", recipe, lake, run_dir)
 
     def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
-        """Return ``python -m trainers.trl.checkpoints --run-dir …``."""
-        return [python, "-m", "trainers.trl.checkpoints", "--run-dir", str(run_dir)]
+        """Return ``python -m trainers.common.checkpoints --run-dir …``."""
+        return [python, "-m", "trainers.common.checkpoints", "--run-dir", str(run_dir)]
 
     def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return ``python -m trainers.trl.plan --recipe … --lake … --run-dir …``."""
         return _command(python, "trainers.trl.plan", recipe, lake, run_dir)
 
     def code(self) -> Sequence[Path]:
-        """Return the folder ``trainers/trl``."""
-        return [repo_root() / "trainers" / "trl"]
+        """Return the folders of the trainer and of what trainers share."""
+        return _code("trl")
+
+
+def _code(own: str) -> list[Path]:
+    folder = repo_root() / "trainers"
+    return [folder / "__main__.py", folder / "replica.py", folder / "common", folder / own]
 
 
 def _command(python: str, module: str, recipe: Path, lake: str, run_dir: Path) -> list[str]:

@@ -234,7 +234,7 @@ def measure_fold(
     """Measure base and arms at the states of the fold that was held out, unless that is done."""
     from peft import PeftModel
 
-    from trainers.trl.policy import load_base
+    from trainers.common.policy import load_base
 
     wanted = [BASE, *arms]
     if (folder / RESULTS).is_file() and list(read_results(folder / RESULTS)) == wanted:

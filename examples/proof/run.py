@@ -171,7 +171,7 @@ def base_arm(recipe: TrainingRecipe, trained: Any) -> Arm:
     """Return the base: the trained model without its adapter, or loaded beside it."""
     if recipe.lora.r:
         return Arm(BASE, trained, adapter=False)
-    from trainers.trl.policy import load_base
+    from trainers.common.policy import load_base
 
     return Arm(BASE, load_base(resolve_model(recipe.model), recipe).to(trained.device).eval())
 

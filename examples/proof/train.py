@@ -11,9 +11,9 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData, build
-from trainers.trl.base_pass import base_policy, score
-from trainers.trl.base_scores import gate
-from trainers.trl.policy import load_base
+from trainers.common.base_pass import base_policy, score
+from trainers.common.base_scores import gate
+from trainers.common.policy import load_base
 from trainers.trl.trainer import ComposerTrainer
 
 #: A wrong change of the rows, for tests that must see it.

@@ -6,7 +6,7 @@ from torch.nn.attention import flex_attention as flex
 
 from tests.gpu import device
 from tests.trainers.trl import toy
-from trainers.trl import attention
+from trainers.common import attention
 
 
 @pytest.fixture(autouse=True)

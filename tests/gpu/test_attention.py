@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.gpu.device import CUDA, DEVICE, compiled_graphs, needs_cuda, on_a_gpu, relative
-from trainers.trl import attention
-from trainers.trl.rows import Row
-from trainers.trl.trees import Layout, Tree, block_mask, visible
+from trainers.common import attention
+from trainers.common.rows import Row
+from trainers.common.trees import Layout, Tree, block_mask, visible
 
 pytestmark = on_a_gpu
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2}

@@ -92,7 +92,7 @@ def test_a_run_that_was_cut_goes_on_as_if_it_had_not_been(make):
 def test_memory_is_that_of_the_plan(make):
     """Beside the weights: of the tiny model they are nothing."""
     from composer_pipeline.training.plan import ModelShape, peak
-    from trainers.trl.rows import loads, windows_of
+    from trainers.common.rows import loads, windows_of
 
     shape = ModelShape(896, 6, 4864, 14, 2, 64, 151936, tied=True, qkv_bias=False)
     config = {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14}

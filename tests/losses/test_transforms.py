@@ -13,7 +13,7 @@ from transformers import (
 from composer_pipeline.losses import divergence
 from composer_pipeline.losses.divergence import LogitTransform, fused_divergence
 from composer_pipeline.losses.token_logps import token_logps
-from trainers.trl.rows import backbone_and_head, logit_transform
+from trainers.common.rows import backbone_and_head, logit_transform
 
 SIZES = {
     "vocab_size": 37, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,

@@ -18,7 +18,7 @@ from examples.proof.toolworld.pipeline import Plan, evaluation_states, make_data
 from examples.proof.toolworld.student import WINDOW, base_dir
 from examples.proof.toolworld.world import held_out_sessions
 from examples.proof.train import Change, train_arm
-from trainers.trl.policy import load_base
+from trainers.common.policy import load_base
 
 SEED = 1
 SESSIONS = 80

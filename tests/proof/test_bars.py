@@ -19,8 +19,8 @@ from examples.proof.bars import (
     broken_at_half_coverage,
 )
 from tests.places import ROOT
-from trainers.trl import policy
-from trainers.trl.policy import Frozen
+from trainers.common import policy
+from trainers.common.policy import Frozen
 
 HALF, FULL = "half", "full"
 

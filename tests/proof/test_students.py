@@ -96,7 +96,7 @@ def test_an_adapter_is_trained_and_the_base_is_measured_once(proved):
 def test_the_base_is_the_one_without_adapter(proved):
     """Measured through the trained model with its adapter off, and by itself."""
     from examples.proof.run import windows_of
-    from trainers.trl.policy import load_base
+    from trainers.common.policy import load_base
 
     recipe = TrainingRecipe.load(proved / "runs" / FOLDER / "sft-recorded" / "recipe.yaml")
     base = Arm(BASE, load_base(recipe.model, recipe).eval())

@@ -65,7 +65,7 @@ def test_a_process_whose_parent_is_gone_already_ends() -> None:
 
 @pytest.mark.parametrize(
     "file",
-    ["trainers/trl/__main__.py", "trainers/trl/plan.py", "composer_pipeline/evaluation/worker.py"],
+    ["trainers/__main__.py", "trainers/trl/plan.py", "composer_pipeline/evaluation/worker.py"],
 )
 def test_every_long_process_looks_at_its_parent(file: str) -> None:
     assert "    end_with_parent()\n" in (ROOT / file).read_text()

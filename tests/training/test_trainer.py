@@ -58,7 +58,7 @@ def test_trl_supports_every_channel():
     assert command == [
         "py",
         "-m",
-        "trainers.trl",
+        "trainers",
         "--recipe",
         "r.yaml",
         "--lake",
@@ -114,7 +114,7 @@ def test_training_imports_no_heavy_module():
         "from composer_pipeline.training import models, recipe, registry, rows\n"
         "from composer_pipeline.training import rewards, run\n"
         "from composer_pipeline.evaluation import evaluate\n"
-        "import trainers.trl.__main__\n"
+        "import trainers.__main__\n"
         "bad = {'torch', 'trl', 'transformers', 'datasets', 'peft', 'dagster'} & set(sys.modules)\n"
         "assert not bad, bad"
     )

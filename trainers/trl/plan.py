@@ -38,7 +38,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.rows import CHANNELS, TrainingData, build, require_rows
 from composer_pipeline.training.run import DATA, alone
-from trainers.trl.rows import loads, planned, rows_of, windows_of
+from trainers.common.rows import loads, planned, rows_of, windows_of
 
 PROBE_STEPS = 3
 Windows = dict[str, list[list[RowSize]]]
@@ -180,8 +180,8 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     """
     import torch
 
-    from trainers.trl.base_pass import base_policy, rows_to_score, score
-    from trainers.trl.policy import device_memory, load_base
+    from trainers.common.base_pass import base_policy, rows_to_score, score
+    from trainers.common.policy import device_memory, load_base
     from trainers.trl.trainer import ComposerTrainer
 
     if recipe.threads:

@@ -26,24 +26,25 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grader
 from composer_pipeline.training.rows import TrainingData, loss_factors
 from composer_pipeline.training.run import HELD_OUT
-from trainers.trl.base_scores import BaseScores
-from trainers.trl.channels.base import Channel
-from trainers.trl.channels.grpo import Grpo, TrlLoss, mean_length
-from trainers.trl.channels.preference import Dpo, Sft
-from trainers.trl.channels.sdpo import Sdpo
-from trainers.trl.checkpoints import ChannelStates, collect_states, restore_states
-from trainers.trl.forwards import Forwards, StepResult, Windows
-from trainers.trl.gradients import NotFinite, StepGradients, Watch
-from trainers.trl.muon import muon
-from trainers.trl.policy import Policy, lora_config, teacher
-from trainers.trl.ranks import Ranks, is_sharded, shard
-from trainers.trl.rows import planned, rows_of
-from trainers.trl.sampling import Sampler
-from trainers.trl.shared_prefix import why_not
+from trainers.common.base_scores import BaseScores, gate
+from trainers.common.channels.base import Channel
+from trainers.common.channels.preference import Dpo, Sft
+from trainers.common.channels.sdpo import Sdpo
+from trainers.common.checkpoints import ChannelStates, collect_states, restore_states
+from trainers.common.forwards import Forwards, StepResult, Windows
+from trainers.common.gradients import NotFinite, StepGradients, Watch
+from trainers.common.muon import muon
+from trainers.common.policy import Policy, base_identity, load_base, lora_config, teacher
+from trainers.common.ranks import Ranks, is_sharded, shard
+from trainers.common.rows import planned, rows_of
+from trainers.common.sampling import Sampler
+from trainers.common.shared_prefix import why_not
+from trainers.trl.grpo import Grpo, TrlLoss, mean_length
 
 
 def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
@@ -539,6 +540,25 @@ class ComposerTrainer(GRPOTrainer):
         if round_ % every == 0 or round_ == self.recipe.rounds:
             numbers = {**self.held_out.measure(), "round": round_}
             self._on_event("held_out", self._skip + self.state.global_step, numbers)
+
+
+def build(
+    run_dir: Path, recipe: TrainingRecipe, ranks: Ranks, folder: Path, *, slot: int, **options: Any
+) -> tuple[ComposerTrainer, str]:
+    """Build a rank's trainer of a run; return it and the identity of its base model."""
+    resolved, base = resolve_model(recipe.model), BaseScores.load(run_dir)
+    data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
+    model, tokenizer = load_base(resolved, recipe), load_tokenizer(resolved)
+    identity = base_identity(model, tokenizer, recipe)
+    trainer = ComposerTrainer(
+        model=model, recipe=recipe, data=data, base=base, output_dir=folder, tokenizer=tokenizer,
+        slot=slot, ranks=ranks, **options,
+    )  # fmt: skip
+    looks = ranks.lead or ranks.lockstep  # a sharded model runs on all ranks
+    if looks and recipe.eval_every is not None and slot == 0 and (run_dir / HELD_OUT).is_dir():
+        held_out = TrainingRecipe.load(run_dir / HELD_OUT / "recipe.yaml")
+        trainer.held_out = HeldOut(held_out, run_dir, trainer.policy, trainer.trl_loss)
+    return trainer, identity
 
 
 class _Follow(TrainerCallback):

@@ -87,7 +87,7 @@ class PlaceElsewhere:
 
     def command(self, slot: int, attempt: int) -> list[str]:
         """Return the command that joins the run as an attempt of a slot."""
-        command = ["python", "-m", "trainers.trl.replica", "--log", self.url]
+        command = ["python", "-m", "trainers.replica", "--log", self.url]
         command += ["--run-id", self.run_id, "--slot", str(slot), "--attempt", str(attempt)]
         return [*command, *(["--model", self.model] if self.model else [])]
 

@@ -45,7 +45,7 @@ def train_here(monkeypatch):
 
     Base pass and replicas are processes of their own.
     """
-    from trainers.trl.__main__ import train
+    from trainers.__main__ import train
 
     def train_it(lake, recipe, runs):
         run = prepare(lake, recipe, runs)
@@ -61,7 +61,7 @@ def train_here(monkeypatch):
 @pytest.fixture(scope="session")
 def score_here():
     """Make a prepared run's rows and base scores in this process: it starts no base pass."""
-    from trainers.trl.base_pass import base_policy, score
+    from trainers.common.base_pass import base_policy, score
 
     def score_it(lake, run):
         recipe = TrainingRecipe.load(run.run_dir / RECIPE)
@@ -111,7 +111,7 @@ def make(build_trainer, toy_base, toy_data, tiny_tokenizer):
 @pytest.fixture
 def make_tiny(build_trainer, tiny_model, tokenizer, data):
     """Build a trainer on the random model with SmolLM2's tokenizer."""
-    from trainers.trl.policy import load_base
+    from trainers.common.policy import load_base
 
     def on_tiny(recipe=None, rows=None, **options):
         recipe = recipe or tiny_recipe(tiny_model)

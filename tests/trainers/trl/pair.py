@@ -20,8 +20,8 @@ from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.rewards import Grade
 from composer_pipeline.training.rows import Demonstration, Group, Hint, Pair, TrainingData
 from tests.trainers.trl import toy
-from trainers.trl.outer_ranks import OverRanks
-from trainers.trl.ranks import Ranks, whole_copy
+from trainers.common.outer_ranks import OverRanks
+from trainers.common.ranks import Ranks, whole_copy
 
 CHANNELS = {
     "grpo": {"weight": 0.7, "groups_per_step": 3, "off_policy_threshold": 0.05},

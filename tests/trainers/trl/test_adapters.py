@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe, write_tiny_model
 from composer_pipeline.training.run import model_content
-from trainers.trl.adapters import check_start, load_start
-from trainers.trl.policy import load_base, lora_config
+from trainers.common.adapters import check_start, load_start
+from trainers.common.policy import load_base, lora_config
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 from tests.trainers.trl import oracle
 from tests.trainers.trl.toy import random_rows
-from trainers.trl import attention
-from trainers.trl.policy import Policy, frozen_copy
-from trainers.trl.rows import Row
-from trainers.trl.shared_prefix import PROMPT, why_not
-from trainers.trl.trees import Layout, Tree, block_mask, visible
+from trainers.common import attention
+from trainers.common.policy import Policy, frozen_copy
+from trainers.common.rows import Row
+from trainers.common.shared_prefix import PROMPT, why_not
+from trainers.common.trees import Layout, Tree, block_mask, visible
 
 #: All shipped recipes; those that differ most in what they train run with the quick tests.
 RECIPES = [

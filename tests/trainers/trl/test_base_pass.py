@@ -11,8 +11,8 @@ from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.rows import TrainingData
 from tests.trainers.trl import oracle
 from tests.trainers.trl.toy import random_rows
-from trainers.trl import base_pass
-from trainers.trl.policy import Policy
+from trainers.common import base_pass
+from trainers.common.policy import Policy
 
 DATA = random_rows(20, 60)
 LIMIT = 150

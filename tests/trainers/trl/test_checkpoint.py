@@ -28,8 +28,8 @@ from composer_pipeline.training.run import (
     write_json,
 )
 from composer_pipeline.training.run import write_recipe as write_recipe_file
-from trainers.trl.checkpoints import appearing, merge, write_checkpoint
-from trainers.trl.policy import load_base, lora_config
+from trainers.common.checkpoints import appearing, merge, write_checkpoint
+from trainers.common.policy import load_base, lora_config
 
 IDS = [[5, 6, 7, 8, 9, 10]]
 

@@ -16,14 +16,14 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from tests.trainers.trl import oracle
 from tests.trainers.trl.toy import random_rows
-from trainers.trl import base_scores
-from trainers.trl import rows as batches
-from trainers.trl.__main__ import sentence
-from trainers.trl.base_pass import score
-from trainers.trl.base_scores import BaseScores
-from trainers.trl.gradients import BadSteps, DeadChannel
-from trainers.trl.policy import Policy
-from trainers.trl.rows import Row, backbone_and_head, micro_batches, padded, response_states
+from trainers.__main__ import sentence
+from trainers.common import base_scores
+from trainers.common import rows as batches
+from trainers.common.base_pass import score
+from trainers.common.base_scores import BaseScores
+from trainers.common.gradients import BadSteps, DeadChannel
+from trainers.common.policy import Policy
+from trainers.common.rows import Row, backbone_and_head, micro_batches, padded, response_states
 from trainers.trl.trainer import arguments
 
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
@@ -203,7 +203,7 @@ def test_misaligned_responses_are_refused(make, toy_data, monkeypatch):
         calls.append(1)
         return states, ids + 1 if len(calls) == 1 else ids
 
-    monkeypatch.setattr("trainers.trl.policy.response_states", shifted)
+    monkeypatch.setattr("trainers.common.policy.response_states", shifted)
     sdpo.window(trainer.policy, 0)
     with pytest.raises(ComposerError, match="different tokens"):
         sdpo.loss(trainer.policy, [hint], [hint])

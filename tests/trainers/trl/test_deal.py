@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from trainers.trl.gradients import StepGradients
-from trainers.trl.ranks import distribute, idle_share
+from trainers.common.gradients import StepGradients
+from trainers.common.ranks import distribute, idle_share
 
 
 def test_every_item_falls_to_one_rank_and_loads_are_even():

@@ -28,8 +28,8 @@ from tests.diloco.buckets import bucket_settings
 from tests.diloco.loopback_hf_jobs import LoopbackHfJobs
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
-from trainers.trl.outer_log import begin, take_up
-from trainers.trl.replica import join
+from trainers.common.outer_log import begin, take_up
+from trainers.replica import join
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def elsewhere(folder: Path, model: str, bucket: str, *options: str) -> subproces
     copy = folder / "my-model"
     if not copy.is_dir():
         shutil.copytree(model, copy)
-    command = [sys.executable, "-m", "trainers.trl.replica", "--log", bucket]
+    command = [sys.executable, "-m", "trainers.replica", "--log", bucket]
     command += ["--run-id", "shared", "--run-dir", str(folder / "work"), "--model", str(copy)]
     return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
 

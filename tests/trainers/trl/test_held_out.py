@@ -11,15 +11,15 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import HELD_OUT, best_round, held_out_losses
-from trainers.trl.__main__ import held_out_recipe, taking
-from trainers.trl.base_pass import score
+from trainers.__main__ import held_out_recipe, taking
+from trainers.common.base_pass import score
 from trainers.trl.trainer import HeldOut
 
 
 @pytest.fixture
 def held_out(make, toy_base, toy_data, tmp_path, monkeypatch):
     """A trainer on the toy task, and its held-out rows: here the task's own."""
-    from trainers.trl.policy import Policy
+    from trainers.common.policy import Policy
 
     recipe = tiny_recipe("toy", eval_every=1, eval_rows=5)
     trainer = make(recipe)

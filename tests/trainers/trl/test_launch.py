@@ -11,11 +11,11 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from composer_pipeline.training.registry import repo_root
-from trainers.trl.ranks import environment, verdict
+from trainers.common.ranks import environment, verdict
 
 #: Starts two ranks of a script.
 LAUNCH = (
-    "import sys; from pathlib import Path; from trainers.trl.ranks import launch;"
+    "import sys; from pathlib import Path; from trainers.common.ranks import launch;"
     " sys.exit(launch([sys.executable, '-c', sys.argv[1]], 2, Path(sys.argv[2])))"
 )
 RANK = "import os, signal, sys, time; rank = int(os.environ['COMPOSER_RANK']);"
@@ -41,7 +41,7 @@ def test_all_ranks_done_is_done(tmp_path):
 
 def test_a_rank_that_is_killed_ends_one_that_waits_for_it(tmp_path):
     script = (
-        "from trainers.trl.ranks import Ranks; ranks = Ranks.from_env(); ranks.gather(0);"
+        "from trainers.common.ranks import Ranks; ranks = Ranks.from_env(); ranks.gather(0);"
         f"open(r'{tmp_path}/pid', 'a').write(str(os.getpid()) + ' ');"
         "rank and os.kill(os.getpid(), signal.SIGKILL); ranks.gather(1); time.sleep(600)"
     )

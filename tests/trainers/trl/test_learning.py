@@ -10,7 +10,7 @@ from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.rewards import Grade
 from composer_pipeline.training.rows import TrainingData
 from tests.trainers.trl import toy
-from trainers.trl.gradients import DeadChannel
+from trainers.common.gradients import DeadChannel
 
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
 STEPS = 12
@@ -68,14 +68,14 @@ def test_every_divergence_and_teacher_teaches_the_hint(train, divergence, teache
 
 
 def test_simpo_teaches_the_pair_without_a_reference(train, monkeypatch):
-    monkeypatch.setattr("trainers.trl.base_scores.BaseScores.references", lambda _: {})
+    monkeypatch.setattr("trainers.common.base_scores.BaseScores.references", lambda _: {})
     moved = train(dpo={"loss": "simpo", "beta": 2.0})
     assert moved["margin"] > 0.7, moved
 
 
 def test_sampled_answers_teach_too(train, monkeypatch):
     monkeypatch.setattr(
-        "trainers.trl.sampling.Sampler.grade",
+        "trainers.common.sampling.Sampler.grade",
         lambda self, group, answer: Grade(float(answer[0] == group.prompt_ids[-1]), {}),
     )
     moved = train(grpo={"source": "sampled", "group_size": 8}, rate=3e-3)

@@ -18,7 +18,7 @@ from composer_pipeline.losses.preference import simpo
 from composer_pipeline.losses.sdpo import importance_ratio
 from composer_pipeline.testing.training import tiny_recipe
 from tests.trainers.trl import toy
-from trainers.trl.base_scores import scored
+from trainers.common.base_scores import scored
 
 BETAS = [0.0, 0.3, 0.5, 1.0]
 

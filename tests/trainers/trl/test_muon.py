@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from trainers.trl.muon import muon
+from trainers.common.muon import muon
 
 LR, DECAY = 0.01, 0.1
 

@@ -11,8 +11,8 @@ from composer_pipeline.diloco.log import Commit, Included, Rejected
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import RECIPE, alone, prepare, train
-from trainers.trl.__main__ import main, require_merged, sentence
-from trainers.trl.__main__ import train as train_here
+from trainers.__main__ import main, require_merged, sentence
+from trainers.__main__ import train as train_here
 
 
 def round_of(number, included=(), rejected=()):
@@ -74,7 +74,7 @@ def command(monkeypatch, capsys):
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
         for name, value in run.env.items():
             monkeypatch.setenv(name, value)
-        arguments = run.command[run.command.index("trainers.trl") + 1 :]
+        arguments = run.command[run.command.index("trainers") + 1 :]
         return main(arguments), capsys.readouterr().err
 
     return run_it

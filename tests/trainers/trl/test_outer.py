@@ -3,7 +3,7 @@
 import pytest
 
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.outer_log import spec_of
+from trainers.common.outer_log import spec_of
 
 
 @pytest.mark.parametrize(

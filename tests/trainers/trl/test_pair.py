@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from composer_pipeline.training.registry import repo_root
-from trainers.trl.ranks import environment
+from trainers.common.ranks import environment
 
 GRADIENTS = [
     "lora ddp on", "lora ddp off", "whole ddp", "lora fsdp2 on", "lora fsdp2 off", "whole fsdp2",

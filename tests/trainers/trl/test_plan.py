@@ -10,10 +10,10 @@ from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.plan import Load, ModelShape, RowSize, peak, plan
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
+from trainers.common.rows import loads, packed, windows_of
+from trainers.common.rows import planned as planned_rows
 from trainers.trl import plan as planner
 from trainers.trl.plan import main
-from trainers.trl.rows import loads, packed, windows_of
-from trainers.trl.rows import planned as planned_rows
 
 RECIPES = sorted((ROOT / "recipes" / "train").glob("*.yaml"))
 CONFIGS = {

@@ -10,11 +10,13 @@ from composer_pipeline.diloco.supervisor import EXIT_WOULD_REPEAT
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from tests.trainers.trl import toy
-from trainers.trl import base_pass, plan, policy, replica
-from trainers.trl.policy import load_base
-from trainers.trl.rows import Row, backbone_and_head
-from trainers.trl.shared_prefix import SharedStates
-from trainers.trl.trees import Item, trees_of
+from trainers import replica
+from trainers.common import base_pass, policy
+from trainers.common.policy import load_base
+from trainers.common.rows import Row, backbone_and_head
+from trainers.common.shared_prefix import SharedStates
+from trainers.common.trees import Item, trees_of
+from trainers.trl import plan
 
 
 class Gradient(TrainerCallback):

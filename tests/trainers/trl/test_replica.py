@@ -18,9 +18,9 @@ from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import write_recipe
-from trainers.trl import replica
-from trainers.trl.gradients import BadSteps, DeadChannel
-from trainers.trl.policy import base_identity, load_base
+from trainers import replica
+from trainers.common.gradients import BadSteps, DeadChannel
+from trainers.common.policy import base_identity, load_base
 
 
 class Recorder:

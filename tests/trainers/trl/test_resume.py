@@ -20,8 +20,8 @@ from composer_pipeline.training.plan import ModelShape, kept_on_disk
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grade
 from composer_pipeline.training.run import extended, write_recipe
-from trainers.trl.__main__ import sentence
-from trainers.trl.outer_log import take_over
+from trainers.__main__ import sentence
+from trainers.common.outer_log import take_over
 
 ROUNDS, INNER = 3, 4
 STEPS = ROUNDS * INNER

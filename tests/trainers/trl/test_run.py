@@ -1,4 +1,4 @@
-"""``python -m trainers.trl``: real processes, DiLoCo rounds, resuming, reuse, evaluation."""
+"""``python -m trainers``: real processes, DiLoCo rounds, resuming, reuse, evaluation."""
 
 import json
 import math
@@ -37,10 +37,10 @@ from composer_pipeline.training.run import (
 )
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
-from trainers.trl.__main__ import main
-from trainers.trl.adapters import load_start
-from trainers.trl.checkpoints import FILE as CHANNELS
-from trainers.trl.checkpoints import ChannelStates, earlier_state, state_file
+from trainers.__main__ import main
+from trainers.common.adapters import load_start
+from trainers.common.checkpoints import FILE as CHANNELS
+from trainers.common.checkpoints import ChannelStates, earlier_state, state_file
 
 pytestmark = pytest.mark.slow
 
@@ -314,7 +314,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
         text = "name: x\nmodel: ./nowhere\n" if broken == "unknown model" else "name: x\nfoo: 1\n"
         path.write_text(text)
         command[command.index("--recipe") + 1] = str(path)
-    assert main(command[command.index("trainers.trl") + 1 :]) == 2
+    assert main(command[command.index("trainers") + 1 :]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")

@@ -12,7 +12,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import call, tiny_recipe
 from composer_pipeline.training.chat_template import AnswerReader, ChatTemplate
 from composer_pipeline.training.rewards import Grade, Grader
-from trainers.trl.sampling import Sampler
+from trainers.common.sampling import Sampler
 
 OFF = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
 

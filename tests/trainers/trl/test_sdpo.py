@@ -15,10 +15,10 @@ from composer_pipeline.losses.divergence import eopd, generalized_jsd, taid
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.rows import Hint
 from tests.trainers.trl import toy
-from trainers.trl.base_pass import score
-from trainers.trl.base_scores import BaseScores, gate
-from trainers.trl.checkpoints import ChannelStates, earlier_state, state_file
-from trainers.trl.policy import Policy
+from trainers.common.base_pass import score
+from trainers.common.base_scores import BaseScores, gate
+from trainers.common.checkpoints import ChannelStates, earlier_state, state_file
+from trainers.common.policy import Policy
 
 OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
 

@@ -1,6 +1,6 @@
 """What people read of a run while it goes."""
 
-from trainers.trl.__main__ import sentence
+from trainers.__main__ import sentence
 
 
 def test_a_round_says_what_it_merged_and_who_was_not_in_it() -> None:

@@ -20,12 +20,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
 from tests.trainers.trl.toy import Largest
-from trainers.trl import shared_prefix
-from trainers.trl.attention import NAME
-from trainers.trl.policy import Policy, tree_attention
-from trainers.trl.rows import Row
-from trainers.trl.shared_prefix import SharedStates, why_not
-from trainers.trl.trees import BLOCK, Item, Layout, Tree, block_mask, trees_of, visible
+from trainers.common import shared_prefix
+from trainers.common.attention import NAME
+from trainers.common.policy import Policy, tree_attention
+from trainers.common.rows import Row
+from trainers.common.shared_prefix import SharedStates, why_not
+from trainers.common.trees import BLOCK, Item, Layout, Tree, block_mask, trees_of, visible
 
 SIZES = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,

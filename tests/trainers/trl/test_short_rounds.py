@@ -15,8 +15,8 @@ from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.rounds import Work
 from composer_pipeline.testing.training import tiny_recipe
 from tests.fixtures.waiting import DEADLINE_S, wait_until
-from trainers.trl.checkpoints import ChannelStates
-from trainers.trl.outer_log import spec_of
+from trainers.common.checkpoints import ChannelStates
+from trainers.common.outer_log import spec_of
 
 ROUNDS, STEPS = 3, 4
 

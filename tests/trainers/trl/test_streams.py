@@ -19,8 +19,8 @@ from composer_pipeline.training.rows import (
     bytes_of,
     writing_rows,
 )
-from trainers.trl.base_pass import rows_to_score
-from trainers.trl.rows import Stream, planned
+from trainers.common.base_pass import rows_to_score
+from trainers.common.rows import Stream, planned
 
 FIELDS = {"grpo": "groups", "sdpo": "hints", "dpo": "pairs", "sft": "demonstrations"}
 BOTH = pytest.mark.parametrize("draw", ["independent", "by-state"])

@@ -146,9 +146,9 @@ def tokenizer():
 
 def trainer(folder, model, tokenizer, recipe, rows, **options):
     """Return a trainer on a copy of a model, whose base pass is done in ``folder``."""
-    from trainers.trl.base_pass import score
-    from trainers.trl.base_scores import gate
-    from trainers.trl.policy import Policy
+    from trainers.common.base_pass import score
+    from trainers.common.base_scores import gate
+    from trainers.common.policy import Policy
     from trainers.trl.trainer import ComposerTrainer
 
     model = copy.deepcopy(model)

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.attention import can_compile, is_fused
-from trainers.trl.policy import Policy, tree_attention
-from trainers.trl.ranks import is_sharded
-from trainers.trl.rows import Row, backbone_and_head
-from trainers.trl.trees import Item, Shared
+from trainers.common.attention import can_compile, is_fused
+from trainers.common.policy import Policy, tree_attention
+from trainers.common.ranks import is_sharded
+from trainers.common.rows import Row, backbone_and_head
+from trainers.common.trees import Item, Shared
 
 
 class SharedStates(Policy):

@@ -33,7 +33,7 @@ from composer_pipeline.diloco.supervisor import (
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.plan import VISIBLE
-from trainers.trl.rows import backbone_and_head
+from trainers.common.rows import backbone_and_head
 
 #: Environment variables of a rank: its number, how many there are, and their rendezvous file.
 RANK, RANKS, STORE = "COMPOSER_RANK", "COMPOSER_RANKS", "COMPOSER_RANKS_STORE"
@@ -233,14 +233,14 @@ class _Terminated(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ranks and return the replica's exit code."""
-    parser = argparse.ArgumentParser(prog="trainers.trl.ranks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="trainers.common.ranks", description=__doc__)
     parser.add_argument("--processes", type=int, required=True, help="ranks of the replica")
-    parser.add_argument("arguments", nargs="*", help="behind --: those of trainers.trl.replica")
+    parser.add_argument("arguments", nargs="*", help="behind --: those of trainers.replica")
     options = parser.parse_args(argv)
     if options.processes < 1:
         parser.error(f"--processes must be at least 1, got {options.processes}")
     end_with_supervisor()
-    command = [sys.executable, "-m", "trainers.trl.replica", *options.arguments]
+    command = [sys.executable, "-m", "trainers.replica", *options.arguments]
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         return launch(command, options.processes, Path(folder) / "store")
 

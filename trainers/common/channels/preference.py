@@ -9,9 +9,9 @@ from torch import Tensor
 from composer_pipeline.losses.preference import Pairs, pair_loss, simpo
 from composer_pipeline.training.recipe import Dpo as Options
 from composer_pipeline.training.rows import Demonstration, Pair
-from trainers.trl.channels.base import Channel
-from trainers.trl.policy import Policy
-from trainers.trl.rows import Row
+from trainers.common.channels.base import Channel
+from trainers.common.policy import Policy
+from trainers.common.rows import Row
 
 
 class Dpo(Channel[Pair]):

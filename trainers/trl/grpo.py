@@ -19,10 +19,10 @@ from trl import GRPOTrainer
 
 from composer_pipeline.training.recipe import Grpo as Options
 from composer_pipeline.training.rows import Group, column_of, item_lengths_of
-from trainers.trl.channels.base import Channel
-from trainers.trl.policy import Policy
-from trainers.trl.rows import Row
-from trainers.trl.sampling import Sampler
+from trainers.common.channels.base import Channel
+from trainers.common.policy import Policy
+from trainers.common.rows import Row
+from trainers.common.sampling import Sampler
 
 #: Rewards of a group that differ by less count as equal.
 FLAT = 1e-9

@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.trl.channels.base import Channel
-from trainers.trl.gradients import NotFinite, StepGradients
-from trainers.trl.policy import Policy, tree_attention
-from trainers.trl.ranks import Ranks, distribute, idle_share
-from trainers.trl.rows import micro_batches
-from trainers.trl.shared_prefix import SharedStates
-from trainers.trl.trees import Item, Shared, trees_of
+from trainers.common.channels.base import Channel
+from trainers.common.gradients import NotFinite, StepGradients
+from trainers.common.policy import Policy, tree_attention
+from trainers.common.ranks import Ranks, distribute, idle_share
+from trainers.common.rows import micro_batches
+from trainers.common.shared_prefix import SharedStates
+from trainers.common.trees import Item, Shared, trees_of
 
 Windows = Mapping[str, Sequence[Any]]
 

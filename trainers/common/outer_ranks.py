@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
 from composer_pipeline.diloco.checkpoint import bare
-from trainers.trl.ranks import Ranks, is_sharded, set_local_part, whole_copy
+from trainers.common.ranks import Ranks, is_sharded, set_local_part, whole_copy
 
 
 class WholeParameters:

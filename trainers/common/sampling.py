@@ -14,7 +14,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.training.chat_template import AnswerReader
 from composer_pipeline.training.rewards import Case, Grade, Grader
 from composer_pipeline.training.rows import Group
-from trainers.trl.ranks import Ranks, distribute
+from trainers.common.ranks import Ranks, distribute
 
 #: From prompts as ids to one completion each, as ids.
 Generate = Callable[[list[list[int]]], list[list[int]]]

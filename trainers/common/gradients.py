@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from composer_pipeline.errors import ComposerError
-from trainers.trl.ranks import Ranks, is_sharded, local_part
+from trainers.common.ranks import Ranks, is_sharded, local_part
 
 #: A channel whose share of the norm stays below this for a round is dead.
 DEAD = 1e-6

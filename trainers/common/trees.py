@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from trainers.trl.rows import Row
+from trainers.common.rows import Row
 
 #: A row joins a tree that already holds at least this share of its longest sequence.
 SHARED = 0.5

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface
 
 from composer_pipeline.errors import ComposerError
-from trainers.trl.rows import backbone_and_head
+from trainers.common.rows import backbone_and_head
 
 #: Its name among transformers' attention functions.
 NAME = "composer_trees"

@@ -17,9 +17,9 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.losses.token_logps import token_logps
 from composer_pipeline.training.plan import devices
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.attention import NAME
-from trainers.trl.rows import Row, backbone_and_head, logit_transform, response_states
-from trainers.trl.trees import Layout, Tree, block_mask, dense_mask
+from trainers.common.attention import NAME
+from trainers.common.rows import Row, backbone_and_head, logit_transform, response_states
+from trainers.common.trees import Layout, Tree, block_mask, dense_mask
 
 
 class Policy:

@@ -15,9 +15,9 @@ from composer_pipeline.losses.sdpo import TaidScheduler, importance_ratio
 from composer_pipeline.losses.token_logps import token_logps
 from composer_pipeline.training.recipe import Sdpo as Options
 from composer_pipeline.training.rows import Hint
-from trainers.trl.channels.base import Channel
-from trainers.trl.policy import Policy, Teacher
-from trainers.trl.rows import Row
+from trainers.common.channels.base import Channel
+from trainers.common.policy import Policy, Teacher
+from trainers.common.rows import Row
 
 #: The state of TAID's schedule; the rest is the recipe's.
 TAID_STATE = ("t", "previous", "momentum")

@@ -1,4 +1,4 @@
-"""Train one recipe: ``python -m trainers.trl --recipe R --lake L --run-dir D``, also under Dagster.
+"""Train one recipe: ``python -m trainers --recipe R --lake L --run-dir D``, also under Dagster.
 
 Prepares the run folder, starts the replicas and writes the results. Exit codes: 0 done, 2 bad
 input, 1 anything else. An interrupted run resumes at its last committed round; a run in which no
@@ -62,9 +62,9 @@ from composer_pipeline.training.run import (
     write_json,
     write_recipe,
 )
-from trainers.trl.adapters import check_start
-from trainers.trl.base_scores import BaseScores, gate, is_scored
-from trainers.trl.outer_log import begin, gather, place, spec_of, take_over, take_up
+from trainers.common.adapters import check_start
+from trainers.common.base_scores import BaseScores, gate, is_scored
+from trainers.common.outer_log import begin, gather, place, spec_of, take_over, take_up
 
 LIVE_TEACHER = (
     "channels.sdpo.teacher is 'live': a model that teaches itself is known to lose what it could;"
@@ -91,7 +91,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 def main(argv: list[str] | None = None) -> int:
     """Train and return the exit code."""
-    parser = argparse.ArgumentParser(prog="trainers.trl", description=__doc__)
+    parser = argparse.ArgumentParser(prog="trainers", description=__doc__)
     parser.add_argument("--recipe", required=True, help="training recipe (YAML)")
     parser.add_argument("--lake", required=True, help="folder or URL of the lake")
     parser.add_argument("--run-dir", required=True, type=Path, help="folder of this run")
@@ -212,7 +212,7 @@ def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
 def _write_checkpoint(
     recipe: TrainingRecipe, run_dir: Path, result: dict[str, Any], round_: int
 ) -> None:
-    from trainers.trl.checkpoints import state_file, write_checkpoint
+    from trainers.common.checkpoints import state_file, write_checkpoint
 
     included = next(c["included"] for c in result["commits"] if c["round"] == round_)
     states = state_file(
@@ -302,7 +302,7 @@ def _base_pass(
     missing = [part for part, recipe in parts.items() if not is_scored(run_dir / part, recipe)]
     if not missing:
         return
-    command = [sys.executable, "-m", "trainers.trl.base_pass"]
+    command = [sys.executable, "-m", "trainers.common.base_pass"]
     run_process(
         [*command, "--run-dir", str(run_dir), *(f"--part={part}" for part in missing)],
         cwd=repo_root(),
@@ -319,9 +319,9 @@ def _replicas(
     options = recipe.diloco
     here, (url, run_id) = options.here, place(recipe, run_dir)
     arguments, processes = ["--run-dir", str(run_dir)], recipe.ranks.processes
-    argv = [sys.executable, "-m", "trainers.trl.replica", *arguments]
+    argv = [sys.executable, "-m", "trainers.replica", *arguments]
     if processes > 1:
-        launcher = ["trainers.trl.ranks", "--processes", str(processes), "--"]
+        launcher = ["trainers.common.ranks", "--processes", str(processes), "--"]
         argv = [sys.executable, "-m", *launcher, *arguments]
 
     def on_log(slot: int, line: str) -> None:
@@ -485,7 +485,7 @@ _SENTENCES: dict[str, Callable[[Event], str]] = {
         f" their windows, {sum(e['dropped'].values())} rows dropped"
     ),
     "joinable": lambda e: (
-        f"others join with: python -m trainers.trl.replica --log {e['log']} --run-id {e['run_id']}"
+        f"others join with: python -m trainers.replica --log {e['log']} --run-id {e['run_id']}"
     ),
     "warning": lambda e: f"warning: {e['text']}",
     "done": lambda e: f"done: {e['run_dir']}",

@@ -1,4 +1,4 @@
-"""One training process of a run: ``python -m trainers.trl.replica``.
+"""One training process of a run: ``python -m trainers.replica``.
 
 With ``--run-dir`` alone it is a supervisor's child: it reads ``recipe.yaml`` and ``data/`` of the
 run folder, and DiLoCo's settings from the environment. With ``--log`` and ``--run-id`` it joins a
@@ -6,13 +6,15 @@ run from any machine and reads the log alone. Prints one JSON event a line. Exit
 ``diloco.supervisor``: 2 for bad input and a dead channel, 4 for what would fail again (bad steps, a
 full disk), 1 for what a restart may fix, 143 after SIGTERM, which lets a started upload finish.
 
-``trainers.trl.ranks`` starts a replica of several processes; only rank 0 joins, prints and writes.
+``trainers.common.ranks`` starts a replica of several processes; only rank 0 joins, prints and
+writes. What a replica trains with is ``build`` of ``trainers.<recipe.trainer>.trainer``.
 """
 
 import argparse
 import hashlib
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +35,15 @@ from composer_pipeline.diloco.supervisor import (
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import cache_dir, out_of_space
 from composer_pipeline.training.events import line
-from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.rows import TrainingData
-from composer_pipeline.training.run import HELD_OUT, write_recipe
-from trainers.trl.adapters import load_start
-from trainers.trl.base_scores import BaseScores, gate
-from trainers.trl.checkpoints import ChannelStates, earlier_state
-from trainers.trl.gradients import DeadChannel
-from trainers.trl.outer_log import AGREED, START, EventUploader
-from trainers.trl.outer_ranks import OverRanks
-from trainers.trl.policy import base_identity, device_memory, load_base
-from trainers.trl.ranks import Ranks
-from trainers.trl.trainer import ComposerTrainer, HeldOut
+from composer_pipeline.training.run import write_recipe
+from trainers.common.adapters import load_start
+from trainers.common.checkpoints import ChannelStates, earlier_state
+from trainers.common.gradients import DeadChannel
+from trainers.common.outer_log import AGREED, START, EventUploader
+from trainers.common.outer_ranks import OverRanks
+from trainers.common.policy import device_memory
+from trainers.common.ranks import Ranks
 
 #: Seconds between checks whether a run has started.
 LOOK_S = 1.0
@@ -139,7 +137,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="trainers.trl.replica", description=__doc__)
+    parser = argparse.ArgumentParser(prog="trainers.replica", description=__doc__)
     parser.add_argument("--run-dir", type=Path, help="folder of the run on this machine")
     parser.add_argument("--log", default="", help="folder or URL of the outer log")
     parser.add_argument("--run-id", default="", help="the run in the log")
@@ -182,7 +180,7 @@ def follow(ranks: Ranks) -> None:
     recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
     outer = OverRanks(ranks, None)
     folder = run_dir / "replicas" / f"slot-{slot}"
-    trainer, _ = _trainer(
+    trainer, _ = _build(
         run_dir, recipe.model_copy(update={"report_to": ()}), ranks, folder, slot=slot,
         skip_steps=(start - 1) * recipe.diloco.inner_steps, callbacks=[outer],
         position=lambda: outer.position, ends_round=lambda: outer.ends_round,
@@ -219,7 +217,7 @@ def train(
         log=replica.log if recipe.diloco.log else None, uploader=uploader,
     )  # fmt: skip
     outer = OverRanks(ranks, callback)
-    trainer, replica.base = _trainer(
+    trainer, replica.base = _build(
         run_dir, recipe, ranks, folder, slot=callback.slot,
         skip_steps=(start - 1) * recipe.diloco.inner_steps,
         callbacks=[outer if ranks.several else callback],
@@ -239,25 +237,15 @@ def train(
     trainer.train()
 
 
-def _trainer(
-    run_dir: Path, recipe: TrainingRecipe, ranks: Ranks, folder: Path, *, slot: int, **options: Any
-) -> tuple[ComposerTrainer, str]:
+def _build(
+    run_dir: Path, recipe: TrainingRecipe, ranks: Ranks, folder: Path, **options: Any
+) -> tuple[Any, str]:
     """Build a rank's trainer; return it and the identity of its base model."""
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     ranks.sharded = recipe.ranks.sharding == "fsdp2"
-    resolved, base = resolve_model(recipe.model), BaseScores.load(run_dir)
-    data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
-    model, tokenizer = load_base(resolved, recipe), load_tokenizer(resolved)
-    identity = base_identity(model, tokenizer, recipe)
-    trainer = ComposerTrainer(
-        model=model, recipe=recipe, data=data, base=base, output_dir=folder, tokenizer=tokenizer,
-        slot=slot, ranks=ranks, **options,
-    )  # fmt: skip
-    looks = ranks.lead or ranks.lockstep  # a sharded model runs on all ranks
-    if looks and recipe.eval_every is not None and slot == 0 and (run_dir / HELD_OUT).is_dir():
-        held_out = TrainingRecipe.load(run_dir / HELD_OUT / "recipe.yaml")
-        trainer.held_out = HeldOut(held_out, run_dir, trainer.policy, trainer.trl_loss)
+    build = import_module(f"trainers.{recipe.trainer}.trainer").build
+    trainer, identity = build(run_dir, recipe, ranks, folder, **options)
     load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     return trainer, identity
 

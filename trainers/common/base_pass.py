@@ -1,4 +1,4 @@
-"""The base model's scores of the rows: ``python -m trainers.trl.base_pass --run-dir D``.
+"""The base model's scores of the rows: ``python -m trainers.common.base_pass --run-dir D``.
 
 One pass before any replica starts: DPO's reference, the log-probabilities of GRPO's off-policy
 mask, and the gain of each hint. A killed pass continues with the missing parts. Imports no TRL.
@@ -19,11 +19,11 @@ from composer_pipeline.training.events import line
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import Group, Hint, Pair, SomeRows, TrainingData
-from trainers.trl.base_scores import BaseScores, join, parts, scored, write
-from trainers.trl.policy import Policy, device_memory, load_base, tree_attention
-from trainers.trl.rows import Row, micro_batches, planned, rows_of
-from trainers.trl.shared_prefix import SharedStates, why_not
-from trainers.trl.trees import Item, trees_of
+from trainers.common.base_scores import BaseScores, join, parts, scored, write
+from trainers.common.policy import Policy, device_memory, load_base, tree_attention
+from trainers.common.rows import Row, micro_batches, planned, rows_of
+from trainers.common.shared_prefix import SharedStates, why_not
+from trainers.common.trees import Item, trees_of
 
 #: A row's sequences, and what is kept of their log-probabilities.
 Sequences = Callable[[Any], list[Row]]

@@ -1,6 +1,6 @@
 """A run's checkpoint: the last committed state as safetensors for ``peft`` or ``transformers``.
 
-``python -m trainers.trl.checkpoints --run-dir D`` merges a finished run's adapter into its base.
+``python -m trainers.common.checkpoints --run-dir D`` merges a finished run's adapter into its base.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from composer_pipeline.training.models import (
 )
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import CHECKPOINT, MERGED, RECIPE, RESULT, alone, finished
-from trainers.trl.outer_log import EventUploader, fetch_states
-from trainers.trl.policy import load_base, lora_config
+from trainers.common.outer_log import EventUploader, fetch_states
+from trainers.common.policy import load_base, lora_config
 
 if TYPE_CHECKING:
-    from trainers.trl.channels.base import Channel
+    from trainers.common.channels.base import Channel
 
 FILE = "channels.safetensors"
 #: Rounds whose state a replica keeps: the committed one and the one it contributes to.

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from trainers.trl.policy import Policy
-from trainers.trl.rows import Row, micro_batches
+from trainers.common.policy import Policy
+from trainers.common.rows import Row, micro_batches
 
 R = TypeVar("R")
 

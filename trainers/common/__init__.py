@@ -1,0 +1,1 @@
+"""What trainers share: rows, the policy and its teachers, channels, ranks, checkpoints. No TRL."""

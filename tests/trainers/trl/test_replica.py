@@ -21,6 +21,7 @@ from composer_pipeline.training.run import write_recipe
 from trainers import replica
 from trainers.common.gradients import BadSteps, DeadChannel
 from trainers.common.policy import base_identity, load_base
+from trainers.trl import trainer as trl
 
 
 class Recorder:
@@ -53,15 +54,15 @@ def trainer(monkeypatch):
     monkeypatch.setattr(
         replica, "DiLoCoCallback", SimpleNamespace(from_env=lambda **options: callback)
     )
-    monkeypatch.setattr(replica, "ComposerTrainer", OneOfThem)
+    monkeypatch.setattr(trl, "ComposerTrainer", OneOfThem)
     for name in ("resolve_model", "load_tokenizer"):
-        monkeypatch.setattr(replica, name, lambda name: name)
-    monkeypatch.setattr(replica, "load_base", lambda resolved, recipe: resolved)
-    monkeypatch.setattr(replica, "base_identity", lambda *found: f"identity of {found[:2]}")
-    monkeypatch.setattr(replica, "gate", lambda recipe, data, gains: (data, {}))
+        monkeypatch.setattr(trl, name, lambda name: name)
+    monkeypatch.setattr(trl, "load_base", lambda resolved, recipe: resolved)
+    monkeypatch.setattr(trl, "base_identity", lambda *found: f"identity of {found[:2]}")
+    monkeypatch.setattr(trl, "gate", lambda recipe, data, gains: (data, {}))
     nothing = SimpleNamespace(gains=lambda: {})
-    monkeypatch.setattr(replica, "BaseScores", SimpleNamespace(load=lambda run_dir: nothing))
-    monkeypatch.setattr(replica, "TrainingData", SimpleNamespace(load=lambda folder: "data"))
+    monkeypatch.setattr(trl, "BaseScores", SimpleNamespace(load=lambda run_dir: nothing))
+    monkeypatch.setattr(trl, "TrainingData", SimpleNamespace(load=lambda folder: "data"))
     return OneOfThem
 
 

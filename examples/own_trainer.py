@@ -10,20 +10,21 @@ A package names its trainer as an entry point of the group ``composer_pipeline.t
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from composer_pipeline import Lake, train
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import TRAINERS, Capabilities
-from composer_pipeline.training.run import write_json
+from composer_pipeline.training.registry import TRAINERS, Carried, Needs, Refused
+from composer_pipeline.training.run import about, contents, result_of, write_json
 
 RECIPE = {
     "name": "argument-counts",
     "trainer": "counting",
     "channels": {"grpo": {"weight": 0}, "sdpo": {"weight": 0}, "sft": {"weight": 0}},
+    "accept": {"dpo": "surrogate"},
     "diloco": {"replicas": 1},
 }
 
@@ -33,9 +34,16 @@ class Counting:
 
     name = "counting"
 
-    def capabilities(self) -> Capabilities:
-        """Only pairs, only one replica, and no module to install."""
-        return Capabilities(channels=("dpo",), diloco=False, modules={})
+    def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
+        """Only pairs, and not by their loss: they are counted."""
+        found: dict[str, Carried | Refused] = {
+            name: Refused("it learns from pairs only") for name in recipe.channels.weights()
+        }
+        return found | {"dpo": Carried("surrogate", "it counts sides instead of training a model")}
+
+    def needs(self) -> Needs:
+        """Only one replica, no package to install, and no field of the recipe but the weights."""
+        return Needs(reads=())
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return the command that runs :func:`learn`."""
@@ -56,7 +64,12 @@ def learn(lake: Lake, run_dir: Path) -> None:
     right = sum(score[json.dumps(p["chosen"])] > score[json.dumps(p["rejected"])] for p in pairs)
     (run_dir / "checkpoint").mkdir(exist_ok=True)
     write_json(run_dir / "checkpoint" / "scores.json", score)
-    write_json(run_dir / "composer.json", {"metrics": {"accuracy": right / len(pairs)}})
+    metrics = {"accuracy": right / len(pairs), "dpo_active": len(pairs)}
+    TRAINERS.register(Counting.name, Counting)
+    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
+    rows = {"dpo": len(pairs)}
+    found = result_of(lake, recipe, contents(recipe), rows=rows, metrics=metrics)
+    write_json(run_dir / "composer.json", found)
 
 
 def main() -> None:
@@ -68,6 +81,7 @@ def main() -> None:
         for _ in range(2):
             report = train(lake, TrainingRecipe.model_validate(RECIPE), Path(folder, "runs"))
             print(f"{report.run_dir.name}: {report.metrics}, reused: {report.reused}")
+        print(about(report.run_dir)["trainer"])
 
 
 if __name__ == "__main__":

@@ -55,10 +55,9 @@ from composer_pipeline.training.run import (
     contents,
     dataset_digest,
     held_out_losses,
+    result_of,
     round_losses,
-    simulated_rows,
     summarise,
-    versions,
     write_json,
     write_recipe,
 )
@@ -112,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) -> dict[str, Any]:
     """Train a recipe in ``run_dir`` and return the content of ``composer.json``."""
-    trainer = validate(recipe)
+    validate(recipe)
     require_rows(lake, recipe)
     own_device = device_of_each(
         max(1, recipe.diloco.here), devices(), processes=recipe.ranks.processes
@@ -155,15 +154,11 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         require_merged(report.rounds)
         measured = held_out_losses(run_dir)
         kept = best_round(measured) if recipe.keep_best else recipe.rounds
+        numbers = summarise(recipe, run_dir, report.rounds, time.monotonic() - started)
+        held = {f"held_out_loss_round_{r}": loss for r, loss in sorted(measured.items())}
+        metrics_ = {**hints, **numbers, **held, "checkpoint_round": kept}
         result = {
-            "recipe": _public(recipe, found),
-            "base_model": found["model"]["name"],
-            "base": found["model"],
-            "start_from": found.get("start_from"),
-            "versions": versions(trainer),
-            "dataset_sha": digest,
-            "simulated": simulated_rows(lake, recipe),
-            "rows": counts,
+            **result_of(lake, recipe, found, rows=counts, metrics=metrics_),
             "seen": data.seen,
             "dropped": data.dropped,
             "commits": [
@@ -173,12 +168,6 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
                 for r in report.rounds
             ],
             "restarts": {str(slot): n for slot, n in report.restarts.items()},
-            "metrics": {
-                **hints,
-                **summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
-                **{f"held_out_loss_round_{r}": loss for r, loss in sorted(measured.items())},
-                "checkpoint_round": kept,
-            },
         }  # fmt: skip
         _write_checkpoint(recipe, run_dir, result, kept)
         _draw(recipe, run_dir)
@@ -201,12 +190,6 @@ def _same_contents(recipe: TrainingRecipe, run_dir: Path) -> Contents:
             f" {run_dir} was started; composer-pipeline train starts a new run folder for it"
         )
     return found
-
-
-def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
-    """Return the recipe with public names in place of this machine's folders."""
-    names = {field: content["name"] for field, content in found.items()}
-    return recipe.model_dump(mode="json") | names
 
 
 def _write_checkpoint(
@@ -319,10 +302,11 @@ def _replicas(
     options = recipe.diloco
     here, (url, run_id) = options.here, place(recipe, run_dir)
     arguments, processes = ["--run-dir", str(run_dir)], recipe.ranks.processes
-    argv = [sys.executable, "-m", "trainers.replica", *arguments]
+    python = recipe.backend.python or sys.executable
+    argv = [python, "-m", "trainers.replica", *arguments]
     if processes > 1:
         launcher = ["trainers.common.ranks", "--processes", str(processes), "--"]
-        argv = [sys.executable, "-m", *launcher, *arguments]
+        argv = [python, "-m", *launcher, *arguments]
 
     def on_log(slot: int, line: str) -> None:
         event = events.parse(line) if line.startswith('{"event"') else None

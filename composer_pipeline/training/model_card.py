@@ -54,7 +54,6 @@ def card(
         hints_kept=f"{share:.0%}" if share is not None and sdpo.hint_gain else None,
         states=" and ".join(states) if sdpo.weight else "",
         measures=_measures(evaluation or {}),
-        recorded="grpo" in weights and recipe.channels.grpo.source != "sampled",
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Report
 from composer_pipeline.training.events import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import Planner, repo_root, validate
+from composer_pipeline.training.registry import Planner, fidelity, repo_root, validate
 from composer_pipeline.training.run import RECIPE, environment, prepare, write_recipe
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -504,6 +504,8 @@ class PlanReport(Report):
     lengths: str
     #: Usable rows by channel; rows of the tables where lengths are assumed.
     rows: dict[str, int]
+    #: How the trainer computes each channel: exact, or how else and why.
+    fidelity: dict[str, str]
     #: Optimizer steps of each replica.
     steps: int
     steps_per_epoch: int
@@ -570,7 +572,7 @@ def _ask(
         on_event=lambda event: found.update(event) if event.get("event") == "plan" else None,
     )
     found.pop("event", None)
-    return PlanReport(run_dir=run_dir, **found)
+    return PlanReport(run_dir=run_dir, fidelity=fidelity(recipe), **found)
 
 
 GIB = 2**30

@@ -323,6 +323,15 @@ class DiLoCo(DiLoCoRules):
         return self
 
 
+class Backend(Part):
+    """Where a trainer other than TRL runs, and its own settings."""
+
+    python: str = ""
+    """Interpreter of the trainer's own environment; empty: this one."""
+    options: dict[str, bool | int | float | str] = {}
+    """Settings of the trainer alone; see docs/trainers.md."""
+
+
 #: Rounds of a recipe without rounds, steps or epochs.
 DEFAULT_ROUNDS = 4
 
@@ -388,6 +397,12 @@ class TrainingRecipe(Part):
     """Prefix of the run folder's name."""
     trainer: str = "trl"
     """The training backend: an entry point in `composer_pipeline.trainers`."""
+    backend: Backend = Backend()
+    accept: dict[
+        Literal["grpo", "sdpo", "dpo", "sft"], Literal["sampled", "surrogate", "first_order"]
+    ] = {"grpo": "surrogate"}
+    """How a channel may be computed where the trainer cannot do so exactly; see
+    docs/trainers.md."""
     model: str = "smollm2-135m"
     """`smollm2-135m` (from a package, without a network), a model's folder, or a Hub id."""
     start_from: str = ""
@@ -531,7 +546,8 @@ class TrainingRecipe(Part):
         step are agreed on in ``diloco.spec``.
         """
         paths = ("name", "model", "start_from", "extends")
-        own = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
+        own: dict[str, Any] = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
+        own["backend"] = {"python"}
         here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
         here |= {"rounds", "outer", "outer_lr", "outer_momentum"}  # the spec has them
         return self.model_dump_json(exclude={**own, "diloco": here})

@@ -1,26 +1,58 @@
 """The trainers, the protocol that they implement, and the check of a recipe before any work."""
 
 import importlib.util
-from collections.abc import Collection, Mapping, Sequence
+import json
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
+
+from packaging.requirements import Requirement
+from pydantic import BaseModel, ValidationError
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.plugins import Registry
 from composer_pipeline.training.recipe import TrainingRecipe
 
+Fidelity = Literal["exact", "sampled", "surrogate", "first_order"]
+
 
 @dataclass(frozen=True)
-class Capabilities:
-    """What a trainer can do."""
+class Carried:
+    """How a trainer computes a channel of the composer loss.
 
-    #: The channels of the composer loss that it supports.
-    channels: Collection[str]
+    ``exact``: the channel's own gradient. ``sampled``: an unbiased estimate of it from sampled
+    tokens. ``first_order``: equal to it at the start of a step. ``surrogate``: another loss in its
+    place. ``why`` says in a sentence why it is not exact.
+    """
+
+    fidelity: Fidelity = "exact"
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A channel that a trainer cannot compute, and why, in a sentence."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a trainer needs and reads."""
+
+    #: Requirements of its interpreter, such as ``verl==0.9.1``, and how to install them.
+    requirements: Sequence[str] = ()
+    install: str = ""
     #: It can run as several replicas.
-    diloco: bool
-    #: Modules that must be importable, with the command that installs each.
-    modules: Mapping[str, str]
+    diloco: bool = False
+    #: Recipe fields that it reads, with dots (``lora`` is all of its parts); ``None``: all. Any
+    #: other is refused unless it has its default, or belongs to a channel that is off.
+    reads: Collection[str] | None = None
+    #: Checks ``backend.options``; ``None``: there are none.
+    options: type[BaseModel] | None = None
 
 
 @runtime_checkable
@@ -29,8 +61,12 @@ class Trainer(Protocol):
 
     name: str
 
-    def capabilities(self) -> Capabilities:
-        """Return what the trainer supports."""
+    def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
+        """Return how it computes each channel that is on, under this recipe. No torch, no I/O."""
+        ...
+
+    def needs(self) -> Needs:
+        """Return what the trainer needs and reads."""
         ...
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
@@ -73,19 +109,31 @@ def repo_root() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
+#: Why recorded answers are a surrogate of GRPO.
+RECORDED = (
+    "recorded answers of the agent and of teachers were not sampled from the model, so this is an"
+    " offline surrogate of policy gradient, with importance ratio 1"
+)
+#: Seconds in which an interpreter must name its packages.
+PROBE_S = 60.0
+
+
 class TRL:
     """TRL: every channel, on CPU or one GPU a replica."""
 
     name = "trl"
 
-    def capabilities(self) -> Capabilities:
-        """Return every channel, with DiLoCo."""
+    def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
+        """Return every channel; recorded answers of ``grpo`` make it a surrogate."""
+        found: dict[str, Carried | Refused] = dict.fromkeys(recipe.channels.weights(), Carried())
+        if "grpo" in found and recipe.channels.grpo.recorded:
+            found["grpo"] = Carried("surrogate", RECORDED)
+        return found
+
+    def needs(self) -> Needs:
+        """Return TRL and what it trains with."""
         install = "pip install 'composer-pipeline[train]'"
-        return Capabilities(
-            channels=("grpo", "sdpo", "dpo", "sft"),
-            diloco=True,
-            modules=dict.fromkeys(("torch", "trl", "peft", "transformers"), install),
-        )
+        return Needs(("torch", "trl", "peft", "transformers"), install, diloco=True)
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return ``python -m trainers --recipe … --lake … --run-dir …``."""
@@ -114,6 +162,16 @@ def _command(python: str, module: str, recipe: Path, lake: str, run_dir: Path) -
     return [python, "-m", module, *options]
 
 
+def fidelity(recipe: TrainingRecipe) -> dict[str, str]:
+    """Return how the recipe's trainer computes each channel that is on, in words."""
+    trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
+    return {
+        channel: f"{how.fidelity}: {how.why}".rstrip(": ")
+        for channel, how in trainer.carries(recipe).items()
+        if isinstance(how, Carried)
+    }
+
+
 TRAINERS: Registry[Trainer] = Registry(
     "composer_pipeline.trainers",
     "trainer",
@@ -122,24 +180,59 @@ TRAINERS: Registry[Trainer] = Registry(
 )
 
 
+#: Asks another interpreter for the versions of the packages that are its arguments.
+_PROBE = """import json, sys
+from importlib import metadata
+found = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in metadata.distributions()}
+print(json.dumps({n: found.get(n.lower().replace("_", "-"), "") for n in sys.argv[1:]}))
+"""
+
+
+def installed(python: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of packages in an interpreter, empty for those that it lacks.
+
+    ``python`` is a path, or empty for the running interpreter; InputError if it cannot be started.
+    """
+    if not python:
+        return {name: _version(name) for name in names}
+    command = [python, "-c", _PROBE, *names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"recipe field backend.python: cannot start {python}: {error}") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise InputError(f"recipe field backend.python: {python} is no Python interpreter: {last}")
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def validate(recipe: TrainingRecipe) -> Trainer:
-    """Return the recipe's trainer after checking that it supports the recipe."""
+    """Return the recipe's trainer after checking that it can carry out the recipe.
+
+    Raises:
+        InputError: an unknown trainer; a channel that it cannot compute, or not exactly and not
+            as ``accept`` names; a field that it does not read; a package that its interpreter
+            lacks or has in another version.
+    """
     trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
-    able = trainer.capabilities()
-    for channel in recipe.channels.weights():
-        if channel not in able.channels:
-            carried = ", ".join(able.channels) or "none"
-            raise InputError(
-                f"recipe field channels.{channel}.weight: trainer {trainer.name!r} does not"
-                f" support this channel (it supports: {carried}); set the weight to 0"
-            )
-    if recipe.diloco.replicas > 1 and not able.diloco:
+    needs = trainer.needs()
+    for channel, how in trainer.carries(recipe).items():
+        _require_accepted(trainer.name, channel, how, recipe)
+    if recipe.diloco.replicas > 1 and not needs.diloco:
         raise InputError(
             f"recipe field diloco.replicas: trainer {trainer.name!r} runs only one replica"
         )
-    for module, install in able.modules.items():
-        if importlib.util.find_spec(module) is None:
-            raise InputError(f"trainer {trainer.name!r} needs {module}: {install}")
+    _require_read(trainer.name, needs, recipe)
+    _require_options(trainer.name, needs, recipe)
+    _require_installed(trainer.name, needs, recipe)
     for module in recipe.report_to:
         if importlib.util.find_spec(module) is None:
             raise InputError(f"recipe field report_to: {module} is not installed")
@@ -149,3 +242,71 @@ def validate(recipe: TrainingRecipe) -> Trainer:
             " not installed; use 'sdpa'"
         )
     return trainer
+
+
+def _require_accepted(
+    trainer: str, channel: str, how: Carried | Refused, recipe: TrainingRecipe
+) -> None:
+    if isinstance(how, Refused):
+        raise InputError(
+            f"recipe field channels.{channel}.weight: trainer {trainer!r} cannot compute this"
+            f" channel: {how.why}; set the weight to 0"
+        )
+    if how.fidelity != "exact" and (channel, how.fidelity) not in recipe.accept.items():
+        raise InputError(
+            f"recipe field accept: trainer {trainer!r} computes {channel} as {how.fidelity}:"
+            f" {how.why}; to train so, add {channel}: {how.fidelity}"
+        )
+
+
+def _leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from _leaves(part, f"{name}.{key}" if name else key)
+    else:
+        yield name, value
+
+
+def _require_read(trainer: str, needs: Needs, recipe: TrainingRecipe) -> None:
+    """Raise InputError for a field that has another value than its default and is not read."""
+    if needs.reads is None:
+        return
+    read = (*needs.reads, "name", "trainer", "backend", "accept")
+    read += () if needs.diloco else ("diloco.replicas",)
+    on = recipe.channels.weights()
+    usual = dict(_leaves(TrainingRecipe(name=recipe.name).model_dump(mode="json")))
+    for field, value in _leaves(recipe.model_dump(mode="json")):
+        parts = field.split(".")
+        names = {".".join(parts[: n + 1]) for n in range(len(parts))}
+        if parts[0] == "channels":
+            known = parts[1] not in on or parts[2] == "weight" or names & {*needs.reads}
+        else:
+            known = names & {*read}
+        if not known and value != usual.get(field):
+            raise InputError(f"recipe field {field}: trainer {trainer!r} does not read it")
+
+
+def _require_options(trainer: str, needs: Needs, recipe: TrainingRecipe) -> None:
+    if needs.options is None:
+        if recipe.backend.options:
+            raise InputError(f"recipe field backend.options: trainer {trainer!r} has none")
+        return
+    try:
+        needs.options.model_validate(recipe.backend.options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, ("backend.options", *first["loc"])))
+        raise InputError(f"recipe field {place}: {first['msg']}") from error
+
+
+def _require_installed(trainer: str, needs: Needs, recipe: TrainingRecipe) -> None:
+    wanted = [Requirement(text) for text in needs.requirements]
+    found = installed(recipe.backend.python, [each.name for each in wanted])
+    where = f" in {recipe.backend.python}" if recipe.backend.python else ""
+    for each in wanted:
+        if not (version := found[each.name]):
+            raise InputError(f"trainer {trainer!r} needs {each}{where}: {needs.install}")
+        if not each.specifier.contains(version, prereleases=True):
+            raise InputError(
+                f"trainer {trainer!r} needs {each}{where}, which has {version}: {needs.install}"
+            )

@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import msgspec
 import yaml
+from packaging.requirements import Requirement
 
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.files import cache_dir, make_folder, replace, take_lock, writing
@@ -36,7 +37,14 @@ from composer_pipeline.training.models import (
     model_folder,
 )
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import TRAINERS, Merger, Trainer, repo_root, validate
+from composer_pipeline.training.registry import (
+    TRAINERS,
+    Merger,
+    Trainer,
+    installed,
+    repo_root,
+    validate,
+)
 from composer_pipeline.training.rows import require_rows, tables_of
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
@@ -273,9 +281,10 @@ def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
         if not path.exists():
             raise InputError(f"trainer {trainer.name!r} names code that does not exist: {path}")
     digest = hashlib.blake2b(digest_size=6)
-    digest.update(recipe.model_dump_json().encode())
+    # Another path of the same packages gives the same run.
+    digest.update(recipe.model_dump_json(exclude={"backend": {"python"}}).encode())
     digest.update(dataset_digest(lake, recipe).encode())
-    digest.update(json.dumps([contents(recipe), versions(trainer)]).encode())
+    digest.update(json.dumps([contents(recipe), versions(recipe, trainer)]).encode())
     library = Path(__file__).parents[1]
     for name, path in files_of([*(library / part for part in LIBRARY), *trainer.code()]):
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
@@ -293,15 +302,10 @@ def contents(recipe: TrainingRecipe) -> Contents:
     return {name: asdict(content) for name, content in found.items()}
 
 
-def versions(trainer: Trainer) -> dict[str, str]:
-    """Return the installed versions of the modules that a trainer needs."""
-    out = {}
-    for module in sorted(trainer.capabilities().modules):
-        try:
-            out[module] = version(module)
-        except PackageNotFoundError:
-            out[module] = ""
-    return out
+def versions(recipe: TrainingRecipe, trainer: Trainer) -> dict[str, str]:
+    """Return the versions of the packages that a trainer needs, in its interpreter."""
+    names = sorted(Requirement(text).name for text in trainer.needs().requirements)
+    return installed(recipe.backend.python, names)
 
 
 def files_of(code: Iterable[Path]) -> Iterator[tuple[str, Path]]:
@@ -419,6 +423,9 @@ def _absolute(recipe: TrainingRecipe) -> TrainingRecipe:
     names = {"model": recipe.model, "start_from": recipe.start_from, "extends": recipe.extends}
     folders = {field: Path(name).expanduser() for field, name in names.items() if name}
     found: dict[str, Any] = {f: str(p.absolute()) for f, p in folders.items() if p.is_dir()}
+    if recipe.backend.python:  # not resolved: the link of a virtual environment is the environment
+        python = str(Path(recipe.backend.python).expanduser().absolute())
+        found["backend"] = recipe.backend.model_copy(update={"python": python})
     if recipe.diloco.log and "://" not in recipe.diloco.log:
         log = str(Path(recipe.diloco.log).expanduser().absolute())
         found["diloco"] = recipe.diloco.model_copy(update={"log": log})
@@ -466,6 +473,9 @@ def report(run_dir: str | Path, *, reused: bool = False) -> TrainReport:
     """Read a finished run."""
     run_dir = Path(run_dir)
     result = finished(run_dir)
+    for channel in TrainingRecipe.model_validate(result["recipe"]).channels.weights():
+        if not result["metrics"].get(f"{channel}_active"):
+            raise ComposerError(f"{run_dir}: channel {channel} is on and was trained on nothing")
     merged = run_dir / MERGED
     return TrainReport(
         run_dir,
@@ -480,18 +490,69 @@ def finished(run_dir: Path) -> dict[str, Any]:
     """Return the content of a finished run's ``composer.json``."""
     if not (run_dir / RESULT).is_file():
         raise InputError(f"{run_dir} holds no finished training run")
-    result: dict[str, Any] = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
+    text = (run_dir / RESULT).read_bytes()
+    try:
+        msgspec.json.decode(text, type=Result)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{run_dir / RESULT}: {error}") from error
+    result: dict[str, Any] = json.loads(text)
     return result
+
+
+class Result(msgspec.Struct):
+    """What ``composer.json`` holds at least; a trainer may add more.
+
+    ``recipe`` has public names in place of this machine's paths; ``rows`` are those used, by
+    channel; ``metrics`` has ``<channel>_active``, the tokens (pairs for ``dpo``) that a channel was
+    trained on, for each channel that is on.
+    """
+
+    recipe: dict[str, Any]
+    base: dict[str, str]
+    dataset_sha: str
+    rows: dict[str, int]
+    versions: dict[str, str]
+    fidelity: dict[str, dict[str, str]]
+    metrics: dict[str, float]
+    commits: list[dict[str, Any]] = []
+
+
+def result_of(
+    lake: Lake,
+    recipe: TrainingRecipe,
+    found: Contents,
+    *,
+    rows: Mapping[str, int],
+    metrics: Mapping[str, float],
+) -> dict[str, Any]:
+    """Return what ``composer.json`` must hold (:class:`Result`); ``found`` is ``contents``."""
+    trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
+    names = {field: content["name"] for field, content in found.items()}
+    public = recipe.model_dump(mode="json", exclude={"backend": {"python"}})
+    return {
+        "recipe": public | names,
+        "base_model": found["model"]["name"],
+        "base": found["model"],
+        "start_from": found.get("start_from"),
+        "versions": versions(recipe, trainer),
+        "fidelity": {name: asdict(how) for name, how in trainer.carries(recipe).items()},
+        "dataset_sha": dataset_digest(lake, recipe),
+        "simulated": simulated_rows(lake, recipe),
+        "rows": dict(rows),
+        "metrics": dict(metrics),
+    }
 
 
 def about(run_dir: Path) -> dict[str, str]:
     """Return model, dataset, recipe and rounds of a finished run as text."""
     result = finished(run_dir)
-    base, start, commits = result["base"], result.get("start_from"), result["commits"]
+    base, start = result["base"], result.get("start_from")
+    commits = result.get("commits", ())
     recipe, rows = TrainingRecipe.model_validate(result["recipe"]), result["rows"]
     replicas = recipe.diloco.replicas
     merged = sum(bool(commit["merged"]) for commit in commits)
     weights = ", ".join(f"{name} {weight:g}" for name, weight in recipe.channels.weights().items())
+    kinds = {name: how["fidelity"] for name, how in result["fidelity"].items()}
     return {
         "base_model": f"{base['name']} ({base['digest']})",
         **({"started_from": f"{start['name']} ({start['digest']})"} if start else {}),
@@ -499,7 +560,8 @@ def about(run_dir: Path) -> dict[str, str]:
         "dataset_rows": ", ".join(f"{name} {count}" for name, count in rows.items()),
         "recipe": f"{recipe.name}: {weights}; {recipe.total_steps} steps of each of"
         f" {replicas} replicas, learning rate {recipe.learning_rate:g}, seed {recipe.seed}",
-        "diloco_rounds": f"{merged} of {len(commits)} merged",
+        "trainer": f"{recipe.trainer}: {', '.join(f'{n} {kind}' for n, kind in kinds.items())}",
+        **({"diloco_rounds": f"{merged} of {len(commits)} merged"} if commits else {}),
     }
 
 

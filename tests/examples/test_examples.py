@@ -23,8 +23,8 @@ PROMISED = {
         r"Read +after 3 messages; hint: none\ntext +after 5 messages; hint: none\n",
     ],
     "own_trainer": [
-        r"(argument-counts-\w{12}): \{'accuracy': 1\.0\}, reused: False\n"
-        r"\1: \{'accuracy': 1\.0\}, reused: True\n",
+        r"(argument-counts-\w{12}): \{'accuracy': 1\.0, 'dpo_active': 8\}, reused: False\n"
+        r"\1: \{'accuracy': 1\.0, 'dpo_active': 8\}, reused: True\ncounting: dpo surrogate\n",
     ],
     "compare_two_models": [
         r"careful and contrarian: L0 \d+", r"contrarian and the agent: L0 \d+\n",
@@ -37,7 +37,7 @@ PROMISED = {
 def test_example_runs_and_shows_what_it_says(name):
     text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert f"python -m examples.{name}" in text
-    assert len(text.splitlines()) <= 85
+    assert len(text.splitlines()) <= 92
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],
         cwd=ROOT,

@@ -72,7 +72,7 @@ def train_on(lake: Lake, name: str = "demo-1", **changes: Any) -> Path:
         "recipe": recipe.model_dump(mode="json"), "dataset_sha": dataset_digest(lake, recipe),
         "base": {"name": "tiny", "digest": "d1", "kind": "folder", "licence": ""},
         "start_from": None, "rows": {"dpo": 30}, "commits": commits, "restarts": {"0": 0, "1": 2},
-        "metrics": {},
+        "metrics": {}, "versions": {}, "fidelity": {"dpo": {"fidelity": "exact", "why": ""}},
     }  # fmt: skip
     (folder / "composer.json").write_text(json.dumps(result | changes))
     (folder / "metrics.jsonl").write_text("\n".join(json.dumps(event) for event in EVENTS))

@@ -73,11 +73,10 @@ def test_other_bytes_in_the_same_folder_are_another_run(lake, tmp_path, file):
 def test_another_library_version_is_another_run(lake, tmp_path, monkeypatch):
     model = write_model(tmp_path / "model")
     before = prepare(lake, recipe(model), tmp_path / "runs").run_dir
-    monkeypatch.setattr(
-        run_module, "version", lambda m: "0.0.1" if m == "trl" else importlib.metadata.version(m)
-    )
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda m: "0.0.1" if m == "trl" else real(m))
     assert prepare(lake, recipe(model), tmp_path / "runs").run_dir != before
-    assert run_module.versions(registry.TRAINERS.get("trl"))["trl"] == "0.0.1"
+    assert run_module.versions(recipe(model), registry.TRAINERS.get("trl"))["trl"] == "0.0.1"
 
 
 def test_another_adapter_to_start_from_is_another_run(lake, tmp_path):

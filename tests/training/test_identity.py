@@ -17,21 +17,27 @@ from composer_pipeline.training.run import files_of, prepare, train
 OUTSIDE = '''
 from pathlib import Path
 
-from composer_pipeline.training.registry import Capabilities
+from composer_pipeline.training.registry import Carried, Needs
 
 CODE = """
-import json, pathlib, sys
+import json, pathlib, sys, yaml
 from outside_trainer.inner.rule import ANSWER
 folder = pathlib.Path(sys.argv[1])
-(folder / "composer.json").write_text(json.dumps({"metrics": {"answer": ANSWER}}))
+recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+metrics = {"answer": ANSWER, "dpo_active": 1}
+result = dict(recipe=recipe, base={}, dataset_sha="", rows={}, versions={}, fidelity={})
+(folder / "composer.json").write_text(json.dumps(result | {"metrics": metrics}))
 """
 
 
 class Outside:
     name = "outside"
 
-    def capabilities(self):
-        return Capabilities(channels=("dpo",), diloco=False, modules={})
+    def carries(self, recipe):
+        return {"dpo": Carried()}
+
+    def needs(self):
+        return Needs()
 
     def command(self, python, recipe, lake, run_dir):
         package = Path(__file__).parents[1]
@@ -82,13 +88,13 @@ def recipe(**more):
 
 def test_an_outside_trainers_changed_code_trains_again(package, lake, tmp_path):
     first = train(lake, recipe(), tmp_path / "runs")
-    assert (first.metrics, first.reused) == ({"answer": 1}, False)
+    assert (first.metrics, first.reused) == ({"answer": 1, "dpo_active": 1}, False)
     assert train(lake, recipe(), tmp_path / "runs").reused
     (package / "inner" / "rule.py").write_text("ANSWER = 2\n")
     second = train(lake, recipe(), tmp_path / "runs")
-    assert (second.metrics, second.reused) == ({"answer": 2}, False)
+    assert (second.metrics, second.reused) == ({"answer": 2, "dpo_active": 1}, False)
     assert second.run_dir != first.run_dir
-    assert json.loads(json.dumps(second.to_dict()))["metrics"] == {"answer": 2}
+    assert json.loads(json.dumps(second.to_dict()))["metrics"]["answer"] == 2
 
 
 def test_a_file_that_moves_between_modules_is_other_code(package, lake, tmp_path):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training import events
@@ -30,16 +31,46 @@ def model(tmp_path):
 def test_force_keeps_the_old_run(lake, model, tmp_path, monkeypatch):
     recipe = TrainingRecipe(name="x", model=str(model))
     run = prepare(lake, recipe, tmp_path / "runs")
-    (run.run_dir / "composer.json").write_text('{"metrics": {"old": 1}}')
+    active = {f"{channel}_active": 1.0 for channel in recipe.channels.weights()}
+    rest = {"base": {}, "dataset_sha": "", "rows": {}, "versions": {}, "fidelity": {}}
+
+    def write(folder, metrics):
+        result = {"recipe": recipe.model_dump(mode="json"), **rest, "metrics": metrics}
+        (folder / "composer.json").write_text(json.dumps(result))
+
+    write(run.run_dir, {"old": 1, **active})
 
     def trained(new, progress):
-        (new.run_dir / "composer.json").write_text('{"metrics": {"new": 1}}')
+        write(new.run_dir, {"new": 1, **active})
 
     monkeypatch.setattr(sys.modules["composer_pipeline.training.run"], "_execute", trained)
-    assert train(lake, recipe, run.run_dir.parent).metrics == {"old": 1}
-    assert train(lake, recipe, run.run_dir.parent, force=True).metrics == {"new": 1}
+    assert train(lake, recipe, run.run_dir.parent).metrics == {"old": 1, **active}
+    assert train(lake, recipe, run.run_dir.parent, force=True).metrics == {"new": 1, **active}
     kept = run.run_dir.with_name(f"{run.run_dir.name}.1") / "composer.json"
-    assert json.loads(kept.read_text()) == {"metrics": {"old": 1}}
+    assert json.loads(kept.read_text())["metrics"] == {"old": 1, **active}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "why"),
+    [
+        ({}, "channel grpo is on and was trained on nothing"),
+        ({"grpo_active": 5.0, "sdpo_active": 0.0}, "channel sdpo is on and was trained on nothing"),
+        ({"grpo_active": "many"}, r"Expected `float`, got `str` - at `\$\.metrics"),
+    ],
+)
+def test_a_channel_that_was_trained_on_nothing_fails_the_run(
+    lake, model, tmp_path, monkeypatch, metrics, why
+):
+    recipe = TrainingRecipe(name="x", model=str(model))
+    rest = {"base": {}, "dataset_sha": "", "rows": {}, "versions": {}, "fidelity": {}}
+
+    def trained(new, progress):
+        result = {"recipe": recipe.model_dump(mode="json"), **rest, "metrics": metrics}
+        (new.run_dir / "composer.json").write_text(json.dumps(result))
+
+    monkeypatch.setattr(sys.modules["composer_pipeline.training.run"], "_execute", trained)
+    with pytest.raises(ComposerError, match=why):
+        train(lake, recipe, tmp_path / "runs")
 
 
 def test_a_relative_folder_is_written_down_from_the_root(lake, model, tmp_path, monkeypatch):

@@ -2,34 +2,48 @@
 
 import importlib.metadata
 import importlib.util
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from composer_pipeline import plugins
 from composer_pipeline.errors import InputError
 from composer_pipeline.training import registry
 from composer_pipeline.training import registry as contract
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import TRL
+from composer_pipeline.training.registry import TRL, Carried, Needs, Refused
 from tests.places import ROOT
+
+
+class Options(BaseModel, extra="forbid"):
+    clip: float = 0.2
 
 
 class Sampled:
     """A trainer that sees only the log-probability of sampled tokens, and one replica."""
 
     name = "sampled"
+    requirements: tuple[str, ...] = ()
 
-    def capabilities(self):
-        return contract.Capabilities(channels=("grpo",), diloco=False, modules={})
+    def carries(self, recipe: TrainingRecipe) -> dict[str, Carried | Refused]:
+        refused = Refused("it sees no other token than the sampled one")
+        found: dict[str, Carried | Refused] = dict.fromkeys(recipe.channels.weights(), refused)
+        return found | {"grpo": Carried("sampled", "one token a position")}
 
-    def command(self, python, recipe, lake, run_dir):
+    def needs(self) -> Needs:
+        reads = ("channels.grpo.groups_per_step", "lora")
+        return Needs(self.requirements, "pip install it", reads=reads, options=Options)
+
+    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> list[str]:
         return [python, "-c", "pass"]
 
-    def code(self):
+    def code(self) -> list[Path]:
         return [Path(__file__)]
 
 
@@ -53,7 +67,7 @@ def registered(monkeypatch):
 def test_trl_supports_every_channel():
     trainer = registry.validate(TrainingRecipe(name="x"))
     assert isinstance(trainer, contract.Trainer)
-    assert set(trainer.capabilities().channels) == {"grpo", "sdpo", "dpo", "sft"}
+    assert set(trainer.carries(TrainingRecipe(name="x"))) == {"grpo", "sdpo", "dpo", "sft"}
     command = trainer.command("py", Path("r.yaml"), "lake", Path("d"))
     assert command == [
         "py",
@@ -75,13 +89,82 @@ def test_the_built_in_trainer_needs_no_entry_point_and_yields_to_none():
 
 @pytest.mark.usefixtures("registered")
 def test_a_channel_that_cannot_be_carried_is_an_error():
-    with pytest.raises(InputError, match=r"channels\.sdpo\.weight"):
-        registry.validate(TrainingRecipe(name="x", trainer="sampled"))
-    only = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
+    with pytest.raises(InputError, match=r"channels\.sdpo\.weight: .*sees no other token"):
+        registry.validate(TrainingRecipe(name="x", trainer="sampled", **ACCEPT))
     with pytest.raises(InputError, match=r"diloco\.replicas"):
-        registry.validate(TrainingRecipe(name="x", trainer="sampled", channels=only))
-    one = TrainingRecipe(name="x", trainer="sampled", channels=only, diloco={"replicas": 1})
-    assert registry.validate(one).name == "sampled"
+        registry.validate(sampled(diloco={"replicas": 2}))
+    assert registry.validate(sampled()).name == "sampled"
+
+
+WEIGHTS: dict[str, Any] = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
+ACCEPT: dict[str, Any] = {"accept": {"grpo": "sampled"}}
+
+
+def sampled(**changes: Any) -> TrainingRecipe:
+    fields = {"channels": WEIGHTS, "diloco": {"replicas": 1}, **ACCEPT, **changes}
+    return TrainingRecipe(name="x", trainer="sampled", **fields)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("accept", [{}, {"grpo": "surrogate"}, {"sft": "sampled"}])
+def test_a_channel_that_is_not_exact_must_be_accepted_by_name(accept):
+    with pytest.raises(InputError, match=r"one token a position; to train so, add grpo: sampled"):
+        registry.validate(sampled(accept=accept))
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"learning_rate": 1.0}, "learning_rate"),
+        ({"channels": {**WEIGHTS, "grpo": {"source": "sampled"}}}, "channels.grpo.source"),
+        (
+            {"channels": {**WEIGHTS, "grpo": {"rewards": {"match": 2.0}}}},
+            "channels.grpo.rewards.match",
+        ),
+        ({"diloco": {"replicas": 1, "inner_steps": 3}}, "diloco.inner_steps"),
+        ({"report_to": ["wandb"]}, "report_to"),
+    ],
+)
+def test_a_field_that_is_not_read_keeps_its_default(changed, field):
+    with pytest.raises(InputError, match=rf"recipe field {field}: .*does not read it"):
+        registry.validate(sampled(**changed))
+
+
+@pytest.mark.usefixtures("registered")
+def test_fields_that_are_read_or_belong_to_a_channel_that_is_off_may_change():
+    off = {"dpo": {"weight": 0, "beta": 2.0}, "sdpo": {"weight": 0}, "sft": {"weight": 0}}
+    channels = {**off, "grpo": {"weight": 0.5, "groups_per_step": 3}}
+    registry.validate(sampled(channels=channels, lora={"r": 2}))
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_trainers_own_options_are_checked():
+    registry.validate(sampled(backend={"options": {"clip": 0.1}}))
+    with pytest.raises(InputError, match=r"recipe field backend\.options\.clop: Extra inputs"):
+        registry.validate(sampled(backend={"options": {"clop": 0.1}}))
+    with pytest.raises(InputError, match=r"backend\.options: trainer 'trl' has none"):
+        registry.validate(TrainingRecipe(name="x", backend={"options": {"clip": 0.1}}))
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_the_interpreter_lacks_is_named(monkeypatch, tmp_path):
+    here = {"backend": {"python": sys.executable}}
+    monkeypatch.setattr(Sampled, "requirements", ("PyYAML>=6",))
+    registry.validate(sampled(**here))
+    monkeypatch.setattr(Sampled, "requirements", ("pyyaml==0.1",))
+    with pytest.raises(InputError, match=r"pyyaml==0\.1 in .*, which has \d.*: pip install it"):
+        registry.validate(sampled(**here))
+    with pytest.raises(InputError, match=r"pyyaml==0\.1, which has \d"):
+        registry.validate(sampled())
+    monkeypatch.setattr(Sampled, "requirements", ("no-such-thing",))
+    with pytest.raises(InputError, match=r"needs no-such-thing in .*: pip install it"):
+        registry.validate(sampled(**here))
+    nowhere = str(tmp_path / "python")
+    with pytest.raises(InputError, match=r"backend\.python: cannot start .*python"):
+        registry.validate(sampled(backend={"python": nowhere}))
+    with pytest.raises(InputError, match=r"backend\.python: .*false is no Python interpreter"):
+        registry.validate(sampled(backend={"python": shutil.which("false")}))
 
 
 @pytest.mark.usefixtures("registered")
@@ -102,8 +185,11 @@ def test_a_reporter_that_is_not_installed_is_named(monkeypatch):
         registry.validate(TrainingRecipe(name="x", report_to=("wandb",)))
 
 
-def test_a_missing_module_names_the_install_line(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_a_missing_package_names_the_install_line(monkeypatch):
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(InputError, match="pip install"):
         registry.validate(TrainingRecipe(name="x"))
 

@@ -19,6 +19,7 @@ from composer_pipeline.diloco.outer_optimizer import OuterState
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.model_card import card
+from composer_pipeline.training.registry import RECORDED
 from composer_pipeline.training.run import (
     CHECKPOINT,
     MERGED,
@@ -48,6 +49,7 @@ def result_of(recipe, base):
     public = recipe.model_dump(mode="json") | {"model": base["name"]}
     return {
         "recipe": public, "base": base, "start_from": None, "versions": {"trl": "1"},
+        "fidelity": {"grpo": {"fidelity": "surrogate", "why": RECORDED}},
         "dataset_sha": "ab" * 16, "simulated": {"dataset_groups": 8, "dataset_pairs": 0},
         "rows": {"grpo": 7, "sdpo": 8, "dpo": 8}, "seen": {"grpo": 8, "sdpo": 8, "dpo": 8},
         "dropped": {"grpo: zero-variance group": 1},
@@ -167,6 +169,7 @@ def test_the_card_says_what_a_reader_needs(run, tiny_model):
     )
     assert "**Worse than its base on easy.**" in card(result, _measured("easy", worse=["easy"]))
     kept = {**result, "metrics": {**result["metrics"], "hints_kept_share": 0.25}}
+    kept["fidelity"] = {"grpo": {"fidelity": "exact", "why": ""}}
     kept["recipe"] = {**result["recipe"], "channels": {"grpo": {"source": "sampled"}}}
     assert "25% were trained on" in card(kept)
     assert "offline surrogate" not in card(kept)

@@ -227,6 +227,6 @@ def test_merging_needs_a_finished_run_with_an_adapter(run, tiny_model, tmp_path)
         merge(tmp_path)
     recipe = tiny_recipe(tiny_model, lora={"r": 0}, channels={"sdpo": {"weight": 0}})
     write_recipe_file(recipe, tmp_path)
-    write_json(tmp_path / RESULT, {"metrics": {}})
+    write_json(tmp_path / RESULT, result_of(recipe, {"name": "tiny"}))
     with pytest.raises(InputError, match="already a whole model"):
         merge(tmp_path)

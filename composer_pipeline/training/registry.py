@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from packaging.requirements import Requirement
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.plugins import Registry
@@ -162,6 +162,62 @@ def _command(python: str, module: str, recipe: Path, lake: str, run_dir: Path) -
     return [python, "-m", module, *options]
 
 
+class PrimeOptions(BaseModel):
+    """``backend.options`` of ``trainer: prime-rl``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment_url: str = "http://127.0.0.1:8000"
+    """Of the environment server (`composer-pipeline environment`), for sampled GRPO."""
+    renderer: str = ""
+    """PRIME-RL's name of the model's chat template; it knows those of Qwen3 by itself."""
+
+
+_ROLLOUTS = "PRIME-RL trains on rollouts of its own orchestrator and on nothing recorded"
+
+
+class PrimeRL:
+    """``python -m trainers.prime_rl``: writes PRIME-RL's files; the run is started by hand."""
+
+    name = "prime-rl"
+
+    def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
+        """Return SFT, or sampled GRPO: one of them, since each is a program of its own."""
+        weights, grpo = recipe.channels.weights(), recipe.channels.grpo
+        found: dict[str, Carried | Refused] = dict.fromkeys(weights, Refused(_ROLLOUTS))
+        if "grpo" in weights and not grpo.recorded:
+            found["grpo"] = Carried(
+                "surrogate", "PRIME-RL divides by the tokens of a batch, not by a constant length"
+            )
+        if "sft" in weights:
+            found["sft"] = Carried()
+            if len(weights) > 1:
+                found["sft"] = Refused("PRIME-RL trains it in a run of its own")
+        return found
+
+    def needs(self) -> Needs:
+        """Return nothing to install here, and the fields that have a place in its files."""
+        reads = (
+            "model", "lora", "steps", "epochs", "diloco.rounds", "diloco.inner_steps", "seed",
+            "learning_rate", "weight_decay", "max_grad_norm", "data.max_prompt_tokens",
+            "data.max_completion_tokens", "channels.sft.rows_per_step", "channels.grpo.source",
+            "channels.grpo.group_size", "channels.grpo.groups_per_step",
+        )  # fmt: skip
+        return Needs(reads=reads, options=PrimeOptions)
+
+    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.prime_rl --recipe … --lake … --run-dir …``."""
+        return _command(python, "trainers.prime_rl", recipe, lake, run_dir)
+
+    def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return the same with ``--plan``."""
+        return [*self.command(python, recipe, lake, run_dir), "--plan"]
+
+    def code(self) -> Sequence[Path]:
+        """Return the folder of the trainer."""
+        return _code("prime_rl")
+
+
 def fidelity(recipe: TrainingRecipe) -> dict[str, str]:
     """Return how the recipe's trainer computes each channel that is on, in words."""
     trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
@@ -176,7 +232,7 @@ TRAINERS: Registry[Trainer] = Registry(
     "composer_pipeline.trainers",
     "trainer",
     Trainer,  # type: ignore[type-abstract]  # a protocol to check against
-    {TRL.name: TRL},
+    {TRL.name: TRL, PrimeRL.name: PrimeRL},
 )
 
 

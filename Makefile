@@ -52,7 +52,7 @@ test: $(STAMP) ## the tests, without the one in twenty that is slow (under ten m
 test-all: $(STAMP) ## all tests, as CI runs them (half an hour)
 	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
-# Counting lines and branches doubles the CPU of plain Python, so only CI does it with each run.
+# Counting lines and branches doubles the CPU of plain Python: run it before a release, not with each change.
 coverage: $(STAMP) ## all tests, with coverage and its floor
 	$(BIN)/python $(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
 

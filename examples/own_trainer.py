@@ -41,7 +41,7 @@ class Counting:
         }
         return found | {"dpo": Carried("surrogate", "it counts sides instead of training a model")}
 
-    def needs(self) -> Needs:
+    def needs(self, recipe: TrainingRecipe) -> Needs:
         """Only one replica, no package to install, and no field of the recipe but the weights."""
         return Needs(reads=())
 

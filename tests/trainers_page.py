@@ -93,7 +93,10 @@ def page() -> str:
     for label, channels in VARIANTS.items():
         cells = [_cell(name, channels, notes) for name in names]
         text += f"| {label} | {' | '.join(cells)} |\n"
-    replicas = [("yes" if TRAINERS.get(name).needs().diloco else "no") for name in names]
+    replicas = [
+        ("yes" if TRAINERS.get(name).needs(TrainingRecipe(name="x")).diloco else "no")
+        for name in names
+    ]
     text += f"| DiLoCo replicas | {' | '.join(replicas)} |\n\n"
     text += "".join(f"{number}. {note}\n" for number, note in enumerate(notes, start=1))
     return text + TAIL.format(gpu=_run("gpu"), verl=_run("verl"), monarch=_run("monarch"))

@@ -65,8 +65,8 @@ class Trainer(Protocol):
         """Return how it computes each channel that is on, under this recipe. No torch, no I/O."""
         ...
 
-    def needs(self) -> Needs:
-        """Return what the trainer needs and reads."""
+    def needs(self, recipe: TrainingRecipe) -> Needs:
+        """Return what the trainer needs and reads under this recipe."""
         ...
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
@@ -130,7 +130,7 @@ class TRL:
             found["grpo"] = Carried("surrogate", RECORDED)
         return found
 
-    def needs(self) -> Needs:
+    def needs(self, recipe: TrainingRecipe) -> Needs:
         """Return TRL and what it trains with."""
         install = "pip install 'composer-pipeline[train]'"
         return Needs(("torch", "trl", "peft", "transformers"), install, diloco=True)
@@ -173,6 +173,60 @@ class PrimeOptions(BaseModel):
     """PRIME-RL's name of the model's chat template; it knows those of Qwen3 by itself."""
 
 
+class VerlOptions(BaseModel):
+    """``backend.options`` of ``trainer: verl``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    use_remove_padding: bool = False
+    """Pack the sequences of a micro-batch into one row instead of padding them."""
+
+
+class VeRL:
+    """Replicas trained by VeRL's worker on FSDP2, without Ray, in an interpreter of its own."""
+
+    name = "verl"
+
+    def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
+        """Return what :class:`TRL` does, without sampled answers."""
+        found = dict(TRL().carries(recipe))
+        if "grpo" in found and recipe.channels.grpo.sampled:
+            found["grpo"] = Refused("VeRL's worker samples no answers without Ray and vLLM")
+        return found
+
+    def needs(self, recipe: TrainingRecipe) -> Needs:
+        """Return VeRL, pinned, and all fields but those of evaluation and of shared forwards."""
+        reads = {
+            "model", "start_from", "lora", "channels", "data", "diloco", "ranks.processes", "steps",
+            "epochs", "learning_rate", "schedule", "warmup_steps", "weight_decay", "max_grad_norm",
+            "dtype", "activation_checkpointing", "attention", "micro_batch_tokens", "draw", "seed",
+            "threads",
+        }  # fmt: skip
+        if recipe.optimizer in ("adamw_torch", "adamw_torch_fused", "sgd"):
+            reads.add("optimizer")
+        install = (
+            "make .venv-verl makes an environment for it, whose python is recipe field"
+            " backend.python"
+        )
+        return Needs(("torch", "verl==0.9.1"), install, True, reads, VerlOptions)
+
+    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return the command of :class:`TRL`, which starts replicas in ``backend.python``."""
+        return TRL().command(python, recipe, lake, run_dir)
+
+    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
+        """Return the command of :class:`TRL`: the checkpoint has the same form."""
+        return TRL().merge_command(python, run_dir)
+
+    def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return the command of :class:`TRL`, whose memory it predicts."""
+        return TRL().plan_command(python, recipe, lake, run_dir)
+
+    def code(self) -> Sequence[Path]:
+        """Return the folders of the trainer and of what trainers share."""
+        return _code("verl")
+
+
 _ROLLOUTS = "PRIME-RL trains on rollouts of its own orchestrator and on nothing recorded"
 
 
@@ -195,7 +249,7 @@ class PrimeRL:
                 found["sft"] = Refused("PRIME-RL trains it in a run of its own")
         return found
 
-    def needs(self) -> Needs:
+    def needs(self, recipe: TrainingRecipe) -> Needs:
         """Return nothing to install here, and the fields that have a place in its files."""
         reads = (
             "model", "lora", "steps", "epochs", "diloco.rounds", "diloco.inner_steps", "seed",
@@ -232,7 +286,7 @@ TRAINERS: Registry[Trainer] = Registry(
     "composer_pipeline.trainers",
     "trainer",
     Trainer,  # type: ignore[type-abstract]  # a protocol to check against
-    {TRL.name: TRL, PrimeRL.name: PrimeRL},
+    {TRL.name: TRL, VeRL.name: VeRL, PrimeRL.name: PrimeRL},
 )
 
 
@@ -279,7 +333,7 @@ def validate(recipe: TrainingRecipe) -> Trainer:
             lacks or has in another version.
     """
     trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
-    needs = trainer.needs()
+    needs = trainer.needs(recipe)
     for channel, how in trainer.carries(recipe).items():
         _require_accepted(trainer.name, channel, how, recipe)
     if recipe.diloco.replicas > 1 and not needs.diloco:
@@ -339,7 +393,8 @@ def _require_read(trainer: str, needs: Needs, recipe: TrainingRecipe) -> None:
         else:
             known = names & {*read}
         if not known and value != usual.get(field):
-            raise InputError(f"recipe field {field}: trainer {trainer!r} does not read it")
+            only = json.dumps(usual.get(field))
+            raise InputError(f"recipe field {field}: trainer {trainer!r} takes only {only}")
 
 
 def _require_options(trainer: str, needs: Needs, recipe: TrainingRecipe) -> None:

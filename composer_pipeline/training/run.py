@@ -304,7 +304,7 @@ def contents(recipe: TrainingRecipe) -> Contents:
 
 def versions(recipe: TrainingRecipe, trainer: Trainer) -> dict[str, str]:
     """Return the versions of the packages that a trainer needs, in its interpreter."""
-    names = sorted(Requirement(text).name for text in trainer.needs().requirements)
+    names = sorted(Requirement(text).name for text in trainer.needs(recipe).requirements)
     return installed(recipe.backend.python, names)
 
 

@@ -36,7 +36,7 @@ class Outside:
     def carries(self, recipe):
         return {"dpo": Carried()}
 
-    def needs(self):
+    def needs(self, recipe):
         return Needs()
 
     def command(self, python, recipe, lake, run_dir):

@@ -36,7 +36,7 @@ class Sampled:
         found: dict[str, Carried | Refused] = dict.fromkeys(recipe.channels.weights(), refused)
         return found | {"grpo": Carried("sampled", "one token a position")}
 
-    def needs(self) -> Needs:
+    def needs(self, recipe: TrainingRecipe) -> Needs:
         reads = ("channels.grpo.groups_per_step", "lora")
         return Needs(self.requirements, "pip install it", reads=reads, options=Options)
 
@@ -127,7 +127,7 @@ def test_a_channel_that_is_not_exact_must_be_accepted_by_name(accept):
     ],
 )
 def test_a_field_that_is_not_read_keeps_its_default(changed, field):
-    with pytest.raises(InputError, match=rf"recipe field {field}: .*does not read it"):
+    with pytest.raises(InputError, match=rf"recipe field {field}: .*takes only"):
         registry.validate(sampled(**changed))
 
 
@@ -169,9 +169,10 @@ def test_what_the_interpreter_lacks_is_named(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("registered")
 def test_unknown_and_broken_trainers_are_named():
-    assert registry.TRAINERS.names() == ["trl", "odd", "sampled"]
+    assert registry.TRAINERS.names() == ["trl", "verl", "prime-rl", "odd", "sampled"]
     with pytest.raises(
-        InputError, match=r"recipe field trainer: no trainer 'nope'; known: odd, sampled, trl"
+        InputError,
+        match=r"recipe field trainer: no trainer 'nope'; known: odd, prime-rl, sampled, trl, verl",
     ):
         registry.validate(TrainingRecipe(name="x", trainer="nope"))
     with pytest.raises(InputError, match="protocol"):
@@ -211,7 +212,7 @@ def test_a_running_program_may_register_a_trainer_but_take_no_name():
     trainers = replace(registry.TRAINERS, group="none.installed", registered={})
     trainers.register("sampled", Sampled)
     assert isinstance(trainers.get("sampled"), Sampled)
-    assert trainers.names() == ["trl", "sampled"]
+    assert trainers.names() == ["trl", "verl", "prime-rl", "sampled"]
     with pytest.raises(InputError, match="trainer 'trl' is known already"):
         trainers.register("trl", Sampled)
     with pytest.raises(InputError, match=r"'odd'.*does not implement the protocol Trainer"):

@@ -94,7 +94,10 @@ def test_sampled_grpo_plays_in_the_environment_server(lake: Lake, tmp_path: Path
             {"sft": {"weight": 1.0}, "grpo": {"weight": 1.0, "source": "sampled"}},
             r"channels\.sft\.weight: .*a run of its own",
         ),
-        ({"sft": {"weight": 1.0, "source": "both"}}, r"channels\.sft\.source: .*does not read it"),
+        (
+            {"sft": {"weight": 1.0, "source": "both"}},
+            r"channels\.sft\.source: .*takes only \"consensus\"",
+        ),
     ],
 )
 def test_what_prime_rl_cannot_train_is_refused(weights: dict[str, Any], why: str) -> None:

@@ -83,6 +83,7 @@ PLACES = {
     "hf-jobs": ("hf_jobs", "HfJobs"),
     "kubernetes": ("kubernetes_jobs", "KubernetesJobs"),
     "modal": ("modal_sandboxes", "ModalSandboxes"),
+    "monarch": ("monarch_actors", "MonarchActors"),
 }
 #: Children load the snapshot that this process resolved: one commit of a Hub id for all.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
@@ -300,13 +301,15 @@ def _replicas(
     own_device: Sequence[dict[str, str]],
 ) -> SupervisorReport:  # fmt: skip
     options = recipe.diloco
-    here, (url, run_id) = options.here, place(recipe, run_dir)
+    url, run_id = place(recipe, run_dir)
     arguments, processes = ["--run-dir", str(run_dir)], recipe.ranks.processes
     python = recipe.backend.python or sys.executable
     argv = [python, "-m", "trainers.replica", *arguments]
     if processes > 1:
         launcher = ["trainers.common.ranks", "--processes", str(processes), "--"]
         argv = [python, "-m", *launcher, *arguments]
+    commands = [ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device]
+    actors, logs = commands[options.children :], run_dir / "replicas"
 
     def on_log(slot: int, line: str) -> None:
         event = events.parse(line) if line.startswith('{"event"') else None
@@ -331,12 +334,10 @@ def _replicas(
         url=url,
         run_id=run_id,
         spec=spec_of(recipe, data_plan),
-        commands=[
-            ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device[:here]
-        ],
-        places=(places := _places(recipe, url, run_id)),
-        elsewhere=options.replicas - here - len(places),
-        run_dir=run_dir / "replicas",
+        commands=commands[: options.children],
+        places=(places := _places(recipe, url, run_id, actors, logs)),
+        elsewhere=options.replicas - options.children - len(places),
+        run_dir=logs,
         max_restarts=options.max_restarts,
         drain_s=LEAVE_S if recipe.eval_every is None else LAST_LOOK_S,
         on_round=on_round,
@@ -345,14 +346,18 @@ def _replicas(
     ).run()
 
 
-def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
-    """Return the place of each replica that the recipe starts on other machines."""
+def _places(
+    recipe: TrainingRecipe, url: str, run_id: str, actors: Sequence[ReplicaCommand], logs: Path
+) -> list[Place]:
+    """Return the place of each replica that the recipe does not start as a child process."""
     options = recipe.diloco
     if options.place is None:
         return []
     # Imported only when named: each brings a service's client.
     module, name = PLACES[options.place.kind]
     kind = getattr(import_module(f"composer_pipeline.diloco.places.{module}"), name)
+    if options.place.kind == "monarch":
+        return [kind(command, logs) for command in actors]
     there = kind(url, run_id, **options.place.model_dump(exclude={"kind"}))
     return [there] * (options.replicas - options.here)
 

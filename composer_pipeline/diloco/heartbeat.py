@@ -7,12 +7,14 @@ timeout; a process that hangs is left behind by the grace time instead.
 
 import datetime as dt
 import logging
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import ClassVar
 
 from composer_pipeline.diloco.log import Heartbeat, OuterLog
 from composer_pipeline.errors import ComposerError
@@ -80,12 +82,25 @@ class HeartbeatSender:
 class GracefulExit:
     """SIGTERM ends the process at once, or after an upload in progress."""
 
+    #: That of a replica outside of the main thread, where Python allows no signal handler.
+    _of_thread: "ClassVar[GracefulExit | None]" = None
+
     def __init__(self) -> None:
         self._busy, self.terminated = 0, False
 
     def install(self) -> None:
-        """Handle SIGTERM; to be called in the main thread."""
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """Handle SIGTERM; outside of the main thread, wait for ``leave`` instead."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_signal)
+        else:
+            GracefulExit._of_thread = self
+
+    @classmethod
+    def leave(cls) -> None:
+        """End the process of a replica in another thread as SIGTERM would."""
+        if cls._of_thread is None or not cls._of_thread._busy:
+            os._exit(EXIT_TERMINATED)
+        cls._of_thread.terminated = True
 
     @contextmanager
     def deferred(self) -> Iterator[None]:

@@ -208,12 +208,15 @@ class Supervisor:
     def _tend(self, slot: _Slot) -> None:
         """Start a slot that should run, and record one that has ended."""
         if slot.job is None:
-            if not slot.lost and time.monotonic() >= slot.restart_at:
+            if not slot.lost and not self._complete() and time.monotonic() >= slot.restart_at:
                 self._start(slot)
             return
         code = slot.job.poll()
         self._forward(slot)
         if code is None:
+            return
+        self._read_commits()
+        if self._complete():  # it ended with the run, not before
             return
         slot.exit_codes.append(code)
         slot.sentence = slot.job.last_sentence()

@@ -275,8 +275,21 @@ class ModalPlace(Part):
     """Folder of the base model in the image, where the recipe's is a folder."""
 
 
-#: A place of other machines, told apart by its ``kind``.
-AnyPlace = Annotated[HfJobsPlace | KubernetesPlace | ModalPlace, Field(discriminator="kind")]
+class MonarchPlace(Part):
+    """Actor processes of Monarch on this machine.
+
+    All replicas run here, those beyond `local_replicas` (null: all) in actors; the tensors go
+    through the outer log. Needs `pip install torchmonarch==0.7.0`. Several hosts were not run.
+    """
+
+    kind: Literal["monarch"]
+    """The library."""
+
+
+#: Where replicas are started, told apart by its ``kind``.
+AnyPlace = Annotated[
+    HfJobsPlace | KubernetesPlace | ModalPlace | MonarchPlace, Field(discriminator="kind")
+]
 
 
 class DiLoCo(DiLoCoRules):
@@ -290,14 +303,22 @@ class DiLoCo(DiLoCoRules):
     run_id: str = ""
     """The run's name in the log; empty: that of the run folder."""
     local_replicas: int | None = Field(None, ge=0)
-    """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
+    """Replicas that `train` starts itself; null: all, or none where `place` is `monarch`. Others
+    join from elsewhere, through `log`."""
     place: AnyPlace | None = None
     """Where `train` starts the replicas beyond `local_replicas`; null: they join by themselves."""
 
     @property
     def here(self) -> int:
         """How many replicas ``train`` starts on this machine."""
-        return self.replicas if self.local_replicas is None else self.local_replicas
+        if self.local_replicas is None or isinstance(self.place, MonarchPlace):
+            return self.replicas
+        return self.local_replicas
+
+    @property
+    def children(self) -> int:
+        """How many of those are child processes; Monarch's actors are the others."""
+        return (self.local_replicas or 0) if isinstance(self.place, MonarchPlace) else self.here
 
     def agreement(self, rounds: int, **changes: Any) -> DiLoCoSpec:
         """Return what the replicas of so many rounds agree on; ``changes`` are fields of it."""
@@ -310,13 +331,13 @@ class DiLoCo(DiLoCoRules):
             raise ValueError("log must be a folder or s3://, gs://, az:// bucket/path, no secrets")
         if self.run_id and not RUN_ID.fullmatch(self.run_id):
             raise ValueError("run_id must be letters, digits, '.', '_', '-' (at most 128)")
-        if self.here > self.replicas:
-            raise ValueError(f"local_replicas {self.here} exceeds replicas {self.replicas}")
+        if self.children > self.replicas:
+            raise ValueError(f"local_replicas {self.children} exceeds replicas {self.replicas}")
         if self.here < self.replicas and not self.log:
             raise ValueError(f"local_replicas {self.here} of {self.replicas} needs log")
-        if self.place is not None and self.here == self.replicas:
+        if self.place is not None and self.children == self.replicas:
             raise ValueError("place needs local_replicas below replicas")
-        if self.place is not None and "://" not in self.log:
+        if self.place is not None and self.here < self.replicas and "://" not in self.log:
             raise ValueError("place needs log in a bucket, which other machines can reach")
         if self.outer == "nesterov" and self.replicas == 1:
             raise ValueError("outer nesterov needs replicas of 2: one has nothing to merge with")
@@ -482,6 +503,12 @@ class TrainingRecipe(Part):
             raise ValueError(
                 "eval_every evaluates the committed state, which no replica holds completely with"
                 " diloco.fragments above 1: leave one of them out"
+            )
+        apart = self.ranks.processes > 1 or self.backend.python
+        if apart and isinstance(self.diloco.place, MonarchPlace):
+            raise ValueError(
+                "diloco.place monarch needs ranks.processes of 1 and no backend.python: an actor"
+                " is one process, of this interpreter"
             )
         if self.start_from and self.lora.r == 0:
             raise ValueError("start_from is an adapter, but lora.r 0 trains none")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.plugins import Registry
-from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.recipe import MonarchPlace, TrainingRecipe
 
 Fidelity = Literal["exact", "sampled", "surrogate", "first_order"]
 
@@ -346,6 +346,11 @@ def validate(recipe: TrainingRecipe) -> Trainer:
     for module in recipe.report_to:
         if importlib.util.find_spec(module) is None:
             raise InputError(f"recipe field report_to: {module} is not installed")
+    if isinstance(recipe.diloco.place, MonarchPlace) and not importlib.util.find_spec("monarch"):
+        raise InputError(
+            "recipe field diloco.place: 'monarch' needs its package: pip install"
+            " torchmonarch==0.7.0"
+        )
     if recipe.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
         raise InputError(
             "recipe field attention: 'flash_attention_2' needs the package flash-attn, which is"

@@ -37,14 +37,37 @@ class LocalCommand:
         """Return ``None``: a child does not outlive its supervisor."""
 
 
-class LocalProcess:
+class Output:
+    """What a replica of this machine appends to ``log`` from now on."""
+
+    def __init__(self, log: Path) -> None:
+        self._log, self._partial = log, b""
+        log.touch()
+        self._tail = log.open("rb")
+        self._tail.seek(0, os.SEEK_END)
+
+    def lines(self) -> list[str]:
+        """Return new complete lines of the output."""
+        *lines, self._partial = (self._partial + self._tail.read()).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def last_sentence(self) -> str:
+        """Return the last sentence of the output."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+            return sentence(log.read().decode(errors="replace").splitlines())
+
+    def close(self) -> None:
+        """Close the output."""
+        self._tail.close()
+
+
+class LocalProcess(Output):
     """A running or ended child process, whose output is appended to ``log``."""
 
     def __init__(self, command: ReplicaCommand, log: Path, env: Mapping[str, str]) -> None:
-        self._log, self._partial = log, b""
+        super().__init__(log)
         with log.open("ab") as output:
-            self._tail = log.open("rb")
-            self._tail.seek(0, os.SEEK_END)
             # The file, not a pipe, so that a replica never blocks on or dies with this process.
             self._process = subprocess.Popen(
                 list(command.argv),
@@ -60,17 +83,6 @@ class LocalProcess:
         """Return the exit code, negative for a signal."""
         return self._process.poll()
 
-    def lines(self) -> list[str]:
-        """Return new complete lines of the output."""
-        *lines, self._partial = (self._partial + self._tail.read()).split(b"\n")
-        return [line.decode(errors="replace") for line in lines]
-
-    def last_sentence(self) -> str:
-        """Return the last sentence of the output."""
-        with self._log.open("rb") as log:
-            log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
-            return sentence(log.read().decode(errors="replace").splitlines())
-
     def cancel(self) -> None:
         """Send SIGTERM to the process group."""
         self._signal(signal.SIGTERM)
@@ -78,10 +90,6 @@ class LocalProcess:
     def kill(self) -> None:
         """Send SIGKILL to the process group."""
         self._signal(signal.SIGKILL)
-
-    def close(self) -> None:
-        """Close the output."""
-        self._tail.close()
 
     def _signal(self, number: int) -> None:
         # A child that is not reaped yet keeps its group id from being reused.

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real proof-gpu proof-monarch test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-labels bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
@@ -39,6 +39,19 @@ proof-real: $(STAMP) ## arms of the loss on your own sessions' error turns, with
 
 proof-gpu: $(STAMP) ## the proof with a model of 0.5B to 4B on one GPU (24 GB), and its step beside TRL's trainers (PROOF_ARGS="--model DIR_OR_ID"; not yet run on one)
 	$(BIN)/python -m examples.proof.gpu $(PROOF_ARGS)
+
+# An environment of its own, which also sees the project's: Monarch is in none of the extras.
+MONARCH := build/venv-monarch
+PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
+$(MONARCH)/.installed: $(STAMP) requirements/monarch.txt
+	@$(BIN)/python -m venv $(MONARCH)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PURELIB)')')" > "$$($(MONARCH)/bin/python -c '$(PURELIB)')/project.pth"
+	@$(MONARCH)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/monarch.txt
+	@touch $@
+
+proof-monarch: $(MONARCH)/.installed ## replicas in actors of Monarch beside processes, bit for bit, with a kill (installs it below build/; some minutes)
+	$(MONARCH)/bin/python -m pytest tests/diloco/test_monarch_place.py
+	$(MONARCH)/bin/python -m benchmarks.proof_monarch
 
 # A file's tests share its fixtures, so a file stays on one worker; tests/conftest.py orders the files.
 # One worker more than cores: tests that wait for a browser or for a killed process leave theirs idle.

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from composer_pipeline.diloco.log import Commit, OuterLog, require_rounds
 from composer_pipeline.diloco.places.job import Job, Place
-from composer_pipeline.diloco.places.local import LocalCommand, ReplicaCommand
+from composer_pipeline.diloco.places.local import SUPERVISOR, LocalCommand, ReplicaCommand
 from composer_pipeline.diloco.slots import alive_slots, claim, claims, restarts_used
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
@@ -40,9 +40,6 @@ POLL_S = 0.2
 STOP_PATIENCE_S = 5.0
 #: Exit codes after which starting the same command again would fail the same way.
 EXIT_BAD_INPUT, EXIT_WOULD_REPEAT = 2, 4
-#: Environment variable with a replica's supervisor.
-SUPERVISOR = "COMPOSER_DILOCO_SUPERVISOR"
-
 
 #: Fields of the spec that a replica fills in when it has loaded what it trains.
 FOUND_BY_REPLICAS = frozenset({"model_signature", "base"})

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,27 @@ def test_outside_of_an_upload_it_leaves_at_once() -> None:
             steps.append("ended")
 
     with pytest.raises(SystemExit):
+        upload()
+    assert steps == ["ended"]
+
+
+def test_outside_of_the_main_thread_a_call_stands_for_the_signal(monkeypatch) -> None:
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(GracefulExit, "_of_thread", None)
+    leaving = GracefulExit()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(leaving.install).result()
+    with pytest.raises(SystemExit, match=str(EXIT_TERMINATED)):
+        GracefulExit.leave()
+    assert not leaving.terminated
+    steps = list[str]()
+
+    def upload() -> None:
+        with leaving.deferred():
+            GracefulExit.leave()
+            steps.append("ended")
+
+    with pytest.raises(SystemExit, match=str(EXIT_TERMINATED)):
         upload()
     assert steps == ["ended"]
 

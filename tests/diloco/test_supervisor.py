@@ -5,11 +5,14 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.places.local import ReplicaCommand
+from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicaFailed, ReplicasFailed, SlotEnd, Supervisor
 from composer_pipeline.errors import InputError
@@ -53,6 +56,62 @@ def test_a_crash_is_started_again_and_then_the_quorum_decides(tmp_path) -> None:
     assert {(end.slot, end.restart) for end in ends} == {(0, 1), (1, 1), (0, 0), (1, 0)}
     assert {(end.code, end.sentence) for end in ends} == {(1, "no memory")}
     assert (tmp_path / "replicas" / "slot-0.log").read_text().count("memory") == 2
+
+
+class Quick:
+    """The place and the job of a slot whose ``poll`` ends it with a code, after its work."""
+
+    def __init__(self, work, code: int) -> None:
+        self.work, self.code, self.launches, self.polled = work, code, 0, False
+
+    def launch(self, slot, attempt, env) -> "Quick":
+        self.launches += 1
+        return self
+
+    def find(self, slot) -> None:
+        return None
+
+    def poll(self) -> int:
+        if not self.polled:
+            self.work()
+        self.polled = True
+        return self.code
+
+    def lines(self) -> list[str]:
+        return []
+
+    def last_sentence(self) -> str:
+        return "done"
+
+    def cancel(self) -> None:
+        return
+
+    kill = close = cancel
+
+
+@pytest.mark.parametrize("code", [0, -9])
+def test_an_end_right_behind_the_last_commit_is_no_restart(toy, tmp_path, code) -> None:
+    """Slot 1 crashes and is due again when slot 0 ends with the run: neither is started again."""
+    spec = DiLoCoSpec(
+        rounds=1, inner_steps=1, replicas=2, join_timeout_s=0.01, heartbeat_timeout_s=0.5,
+        grace_s=0.01, takeover_s=0.01,
+    )  # fmt: skip
+    url = str(tmp_path / "outer")
+
+    def whole_run() -> None:
+        toy.replica_loop(Replica(OuterLog.open(url, "run"), spec, 0, 1))
+        time.sleep(0.6)  # the restart of slot 1 is due
+
+    places = Quick(whole_run, code), Quick(lambda: None, 1)
+    ends: list[SlotEnd] = []
+    report = Supervisor(
+        url=url, run_id="run", spec=spec, commands=[], places=places[::-1],
+        run_dir=tmp_path / "replicas", timeout_s=60, on_end=ends.append,
+    ).run()  # fmt: skip
+    assert [(end.slot, end.code) for end in ends] == [(0, 1)], "the crash alone"
+    assert report.restarts == {0: 1, 1: 0}
+    assert report.exit_codes == {0: [1], 1: [code]}
+    assert [place.launches for place in places] == [1, 1]
 
 
 def test_a_line_torn_by_the_end_of_an_attempt_is_not_glued_to_the_next(tmp_path) -> None:

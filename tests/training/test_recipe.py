@@ -25,6 +25,7 @@ def test_the_shipped_recipes_load(name):
 
 
 OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sft"))
+MONARCH = "place: {kind: monarch}"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,18 @@ OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sf
         ("name: x\ndiloco: {outer: sgd}", "diloco.outer: Input should be 'fedavg' or"),
         ("name: x\ndiloco: {log: l, local_replicas: 3}", "local_replicas 3 exceeds replicas 2"),
         ("name: x\neval_every: 1\ndiloco: {log: l, local_replicas: 0}", "eval_every needs"),
+        (f"name: x\ndiloco: {{local_replicas: 2, {MONARCH}}}", "place needs local_replicas below"),
+        (f"name: x\ndiloco: {{local_replicas: 3, {MONARCH}}}", "local_replicas 3 exceeds"),
+        (f"name: x\ndiloco: {{{MONARCH}}}\nranks: {{processes: 2}}", "needs ranks.processes of 1"),
+        (
+            "name: x\ndiloco: {place: {kind: monarch, image: i}}",
+            "diloco.place.monarch: unknown field",
+        ),
+        ("name: x\ndiloco: {place: {kind: modal, image: i}}", "place needs local_replicas below"),
+        (
+            "name: x\ndiloco: {log: l, local_replicas: 1, place: {kind: modal, image: i}}",
+            "place needs log in a bucket",
+        ),
         (
             "name: x\neval_every: 1\ndiloco: {fragments: 2}",
             "eval_every evaluates the committed state",
@@ -74,6 +87,16 @@ def test_a_wrong_field_is_named_in_one_sentence(tmp_path, text, said):
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert "key:secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(("local", "children"), [(None, 0), (0, 0), (1, 1)])
+def test_actors_of_monarch_run_here_and_need_no_log(local, children):
+    diloco = {"replicas": 3, "local_replicas": local, "place": {"kind": "monarch"}}
+    recipe = TrainingRecipe.model_validate({"name": "x", "eval_every": 1, "diloco": diloco})
+    assert (recipe.diloco.here, recipe.diloco.children) == (3, children)
+    apart = {"replicas": 3, "local_replicas": local, "log": "s3://b/x"}
+    here = TrainingRecipe.model_validate({"name": "x", "diloco": apart}).diloco
+    assert here.here == here.children == (3 if local is None else local)
 
 
 def test_a_missing_recipe_is_named(tmp_path):

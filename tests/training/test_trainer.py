@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -184,6 +186,16 @@ def test_a_reporter_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda m: None if m == "wandb" else real(m))
     with pytest.raises(InputError, match="recipe field report_to: wandb is not installed"):
         registry.validate(TrainingRecipe(name="x", report_to=("wandb",)))
+
+
+def test_monarch_that_is_not_installed_is_named_with_its_install_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "monarch", None)
+    recipe = TrainingRecipe.model_validate({"name": "x", "diloco": {"place": {"kind": "monarch"}}})
+    with pytest.raises(InputError, match=r"field diloco.place: .* pip install torchmonarch==0.7.0"):
+        registry.validate(recipe)
+    monkeypatch.setitem(sys.modules, "monarch", ModuleType("monarch"))
+    sys.modules["monarch"].__spec__ = ModuleSpec("monarch", None)
+    registry.validate(recipe)
 
 
 def test_a_missing_package_names_the_install_line(monkeypatch):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from composer_pipeline.diloco.places.job import sentence
 
+#: Environment variable with a replica's supervisor, whose child it is.
+SUPERVISOR = "COMPOSER_DILOCO_SUPERVISOR"
 #: Bytes at the end of a replica's output that are searched for its last sentence.
 TAIL_BYTES = 16_384
 

@@ -25,8 +25,7 @@ from monarch.actor import Actor, ActorError, concurrent_endpoint, endpoint, this
 
 from composer_pipeline.diloco.heartbeat import GracefulExit
 from composer_pipeline.diloco.places.job import LOST
-from composer_pipeline.diloco.places.local import Output, ReplicaCommand
-from composer_pipeline.diloco.supervisor import SUPERVISOR
+from composer_pipeline.diloco.places.local import SUPERVISOR, Output, ReplicaCommand
 from composer_pipeline.errors import ComposerError
 
 logger = logging.getLogger(__name__)

@@ -18,15 +18,14 @@ class Scripted:
 
     def script(self, text: str) -> None:
         """Write it."""
-        (self.cwd / "trainers" / "trl" / "replica.py").write_text(text)
+        (self.cwd / "trainers" / "replica.py").write_text(text)
 
 
 def image(folder: Path) -> Path:
-    """Return a folder with the packages that a replica's module lies in."""
-    package = folder / "image" / "trainers" / "trl"
+    """Return a folder with the package that a replica's module lies in."""
+    package = folder / "image" / "trainers"
     package.mkdir(parents=True)
-    for path in (package, package.parent):
-        (path / "__init__.py").touch()
+    (package / "__init__.py").touch()
     return folder / "image"
 
 

@@ -55,6 +55,7 @@ MONARCH = "place: {kind: monarch}"
         (f"name: x\ndiloco: {{local_replicas: 2, {MONARCH}}}", "place needs local_replicas below"),
         (f"name: x\ndiloco: {{local_replicas: 3, {MONARCH}}}", "local_replicas 3 exceeds"),
         (f"name: x\ndiloco: {{{MONARCH}}}\nranks: {{processes: 2}}", "needs ranks.processes of 1"),
+        (f"name: x\ndiloco: {{{MONARCH}}}\nbackend: {{python: p}}", "and no backend.python"),
         (
             "name: x\ndiloco: {place: {kind: monarch, image: i}}",
             "diloco.place.monarch: unknown field",

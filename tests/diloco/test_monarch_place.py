@@ -12,11 +12,13 @@ import pytest
 
 from composer_pipeline.diloco.places.job import LOST
 from composer_pipeline.diloco.places.local import SUPERVISOR, ReplicaCommand
-from tests.fixtures.waiting import wait_until
+from composer_pipeline.errors import ComposerError
+from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
 
 pytest.importorskip("monarch")
 
+from composer_pipeline.diloco.places import monarch_actors
 from composer_pipeline.diloco.places.monarch_actors import MonarchActors
 
 SAYS = "print(os.getpid(), os.getcwd(), *sys.argv[1:], flush=True)\n"
@@ -45,7 +47,6 @@ def launch(tmp_path, monkeypatch):
         if not job._tail.closed:
             job.close()
     pids = re.findall(r"^(\d+) /", (tmp_path / "slot-3.log").read_text(), re.MULTILINE)
-    assert len(pids) == len(jobs)
     wait_until(lambda: not any(map(_runs, map(int, pids))), "the processes have ended")
 
 
@@ -88,14 +89,25 @@ def test_the_environment_is_the_supervisors_and_the_commands_without_the_parent(
     assert job.lines()[-1] == "1 2 None"
 
 
-def test_a_killed_process_is_known_at_once(launch, tmp_path):
-    job = launch("time.sleep(600)")
-    pid = started(job, tmp_path / "slot-3.log")
-    assert job.poll() is None
-    os.kill(pid, signal.SIGKILL)
+def test_a_killed_process_is_known_at_once(launch):
+    first, second = launch("time.sleep(600)"), launch("time.sleep(600)")
+    assert first.poll() is None
+    for job in (first, second):
+        os.kill(job._host.pid.call_one().get(), signal.SIGKILL)
     begun = time.monotonic()
-    assert code_of(job) == LOST
+    assert code_of(first) == LOST
     assert time.monotonic() - begun < 2.0
+    # Monarch tells of it later, which neither ends this process nor changes the answer.
+    with pytest.raises(RuntimeError, match=r"Killed\(sig=9\)"):
+        second._end.get(timeout=DEADLINE_S)
+    time.sleep(1.0)
+    assert second.poll() == LOST
+
+
+def test_an_actor_that_does_not_start_is_an_error_in_one_sentence(launch, monkeypatch):
+    monkeypatch.setattr(monarch_actors, "SPAWN_S", 0)
+    with pytest.raises(ComposerError, match="Monarch started no actor process: "):
+        launch("pass")
 
 
 def test_a_message_ends_a_replica_but_not_an_upload(launch, tmp_path):
@@ -123,6 +135,14 @@ def test_what_a_replica_does_at_exit_is_done(launch, tmp_path):
     assert code_of(job) == 0
     job.close()
     wait_until(lambda: (tmp_path / "exit").exists(), "the process exits")
+
+
+def test_a_process_that_does_not_exit_is_ended(launch, tmp_path):
+    job = launch("import threading; threading.Thread(target=time.sleep, args=(600,)).start()")
+    pid = started(job, tmp_path / "slot-3.log")
+    assert code_of(job) == 0
+    job.close()
+    wait_until(lambda: not _runs(pid), "the process has ended")
 
 
 def test_an_actor_ends_with_a_supervisor_that_is_killed(tmp_path):

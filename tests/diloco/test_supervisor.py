@@ -59,10 +59,10 @@ def test_a_crash_is_started_again_and_then_the_quorum_decides(tmp_path) -> None:
 
 
 class Quick:
-    """The place and the job of a slot whose ``poll`` ends it with a code, after its work."""
+    """The place and the job of a slot that works in its last ``poll``, which ends it."""
 
-    def __init__(self, work, code: int) -> None:
-        self.work, self.code, self.launches, self.polled = work, code, 0, False
+    def __init__(self, work, code: int, polls: int = 1) -> None:
+        self.work, self.code, self.polls, self.launches = work, code, polls, 0
 
     def launch(self, slot, attempt, env) -> "Quick":
         self.launches += 1
@@ -71,11 +71,11 @@ class Quick:
     def find(self, slot) -> None:
         return None
 
-    def poll(self) -> int:
-        if not self.polled:
+    def poll(self) -> int | None:
+        self.polls -= 1
+        if not self.polls:
             self.work()
-        self.polled = True
-        return self.code
+        return None if self.polls > 0 else self.code
 
     def lines(self) -> list[str]:
         return []
@@ -91,7 +91,7 @@ class Quick:
 
 @pytest.mark.parametrize("code", [0, -9])
 def test_an_end_right_behind_the_last_commit_is_no_restart(toy, tmp_path, code) -> None:
-    """Slot 1 crashes and is due again when slot 0 ends with the run: neither is started again."""
+    """Slot 1 has crashed and is due again when slot 0 ends with the run: neither is started."""
     spec = DiLoCoSpec(
         rounds=1, inner_steps=1, replicas=2, join_timeout_s=0.01, heartbeat_timeout_s=0.5,
         grace_s=0.01, takeover_s=0.01,
@@ -102,15 +102,15 @@ def test_an_end_right_behind_the_last_commit_is_no_restart(toy, tmp_path, code) 
         toy.replica_loop(Replica(OuterLog.open(url, "run"), spec, 0, 1))
         time.sleep(0.6)  # the restart of slot 1 is due
 
-    places = Quick(whole_run, code), Quick(lambda: None, 1)
+    places = Quick(whole_run, code, polls=2), Quick(lambda: None, 1)
     ends: list[SlotEnd] = []
     report = Supervisor(
-        url=url, run_id="run", spec=spec, commands=[], places=places[::-1],
+        url=url, run_id="run", spec=spec, commands=[], places=places,
         run_dir=tmp_path / "replicas", timeout_s=60, on_end=ends.append,
     ).run()  # fmt: skip
-    assert [(end.slot, end.code) for end in ends] == [(0, 1)], "the crash alone"
-    assert report.restarts == {0: 1, 1: 0}
-    assert report.exit_codes == {0: [1], 1: [code]}
+    assert [(end.slot, end.code) for end in ends] == [(1, 1)], "the crash alone"
+    assert report.restarts == {0: 0, 1: 1}
+    assert report.exit_codes == {0: [code], 1: [1]}
     assert [place.launches for place in places] == [1, 1]
 
 

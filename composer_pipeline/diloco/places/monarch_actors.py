@@ -100,12 +100,11 @@ class MonarchActor(Output):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop the actor, end its process and close the output."""
+        """Stop the actor, which ends its process, and close the output."""
         super().close()
         if not self._gone():
             with contextlib.suppress(*_FAILURES):
                 self._procs.stop().get(timeout=STOP_S)
-        self.kill()
         os.close(self._process)
 
     def _gone(self) -> bool:

@@ -1,6 +1,7 @@
 """Where a run starts its replicas: child processes first, the others at the recipe's place."""
 
 import sys
+from io import BytesIO
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -27,7 +28,7 @@ def supervised(monkeypatch, tmp_path):
         fields = {"name": "x", "diloco": {"replicas": 3, "rounds": 1, **diloco}}
         recipe = TrainingRecipe.model_validate(fields)
         devices = [{"DEVICE": str(number)} for number in range(max(1, recipe.diloco.here))]
-        trainers._replicas(recipe, "rows", tmp_path, None, None, devices)
+        trainers._replicas(recipe, "rows", tmp_path, BytesIO(), None, devices)
         return given
 
     return start

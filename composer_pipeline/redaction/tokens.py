@@ -17,9 +17,9 @@ REPLACE = 6.0
 REVIEW = 4.5
 
 #: What every token has, in the syntax of `re` and Hyperscan: cases and digits that follow each
-#: other as in hardly any name; or digits and letters of one case, behind a joint or a telling word.
+#: other as in hardly any name, or a digit behind many letters; or digits and letters of one case, behind a joint or a telling word.
 TOKEN_GATE = (
-    r"(?-i:[0-9][a-z]{1,4}[A-Z]|[a-z][A-Z]{1,3}[0-9]|[A-Z][0-9]{1,2}[a-z]|[a-z][0-9]{1,2}[A-Z])"
+    r"(?-i:[0-9][a-z]{1,4}[A-Z]|[a-z][A-Z]{1,6}[0-9]|[A-Z][0-9]{1,2}[a-z]|[a-z][0-9]{1,2}[A-Z]|[A-Za-z]{15}[0-9])"
     r"|[_.-][a-z]{0,9}[0-9][a-z0-9]{9}"
     r"|(?:token|secret|credential|passw|passphrase|pwd|bearer|auth|login|key).{1,120}[0-9][a-z0-9]{10}"
 )  # fmt: skip
@@ -72,7 +72,10 @@ _COSTS = (
 _COST = [[int(bits, 16) for bits in _COSTS[at : at + 27]] for at in range(0, 729, 27)]
 _EDGE = 26
 _LONGEST = 256
-_SEED = re.compile(r"[0-9](?:(?<=[A-Za-z_.-][0-9])|(?=[A-Za-z]))[A-Za-z0-9_-]{4}")
+#: A digit by letters, with more behind it; or the first behind many letters.
+_SEED = re.compile(
+    r"[0-9](?:(?<=[A-Za-z_.-][0-9])|(?=[A-Za-z]))[A-Za-z0-9_-]{4}|[0-9](?<=[A-Za-z]{15}[0-9])"
+)
 _RUN = re.compile(r"[A-Za-z0-9_.~+/-]*")
 _PIECE = re.compile(r"[^/+]{16,256}")
 _PART = re.compile(r"[A-Za-z0-9]+")

@@ -58,7 +58,8 @@ def run(lake, tmp_path_factory):
         optimizer.zero_grad()
     peft.save_pretrained(str(folder / "checkpoint"))
     (folder / "checkpoint" / "README.md").unlink()  # PEFT's own
-    write_json(folder / "composer.json", {"metrics": {}})
+    rest = {"base": {}, "dataset_sha": "", "rows": {}, "versions": {}, "fidelity": {}}
+    write_json(folder / "composer.json", {"recipe": {}, **rest, "metrics": {}})
     return folder
 
 

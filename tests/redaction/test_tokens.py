@@ -233,6 +233,19 @@ def test_tokens_of_unknown_vendors_go_wherever_they_stand() -> None:
     assert len(missed) <= 0.05 * len(texts), missed
 
 
+@pytest.mark.parametrize(
+    "token",
+    [
+        "NdBpHhrNjMefTVMGzLawfnEcZPB6",
+        "bpNKGRqKmozzlJlMWZLUJUXX7iS9",
+        "HLQohdSHHTR2DJSNGBOmaMuRlmWT",
+    ],
+)
+def test_a_digit_may_stand_anywhere(token: str) -> None:
+    text = f"use acme_{token} now"
+    assert [text[found.start : found.end] for found in find_tokens(text)] == [f"acme_{token}"]
+
+
 @pytest.mark.parametrize("shapes", [KEY_LIKE, UNKNOWN])
 def test_every_prefix_is_known_or_none_has_to_be(shapes: list[str]) -> None:
     """A prefix that was taken for that of an id would lose all its tokens."""

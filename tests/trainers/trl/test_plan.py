@@ -15,7 +15,10 @@ from trainers.common.rows import planned as planned_rows
 from trainers.trl import plan as planner
 from trainers.trl.plan import main
 
-RECIPES = sorted((ROOT / "recipes" / "train").glob("*.yaml"))
+OTHERS = {"prime-rl", "verl"}  # other trainers, whose memory is not predicted
+RECIPES = [
+    path for path in sorted((ROOT / "recipes" / "train").glob("*.yaml")) if path.stem not in OTHERS
+]
 CONFIGS = {
     "smollm2-135m": ("smollm2-135m", 8),
     "Qwen/Qwen2.5-1.5B-Instruct": ("qwen2.5-1.5b", 24),

@@ -37,7 +37,6 @@ from composer_pipeline.files import cache_dir, out_of_space
 from composer_pipeline.training.events import line
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import write_recipe
-from trainers.common.adapters import load_start
 from trainers.common.checkpoints import ChannelStates, earlier_state
 from trainers.common.gradients import DeadChannel
 from trainers.common.outer_log import AGREED, START, EventUploader
@@ -245,9 +244,8 @@ def _build(
         torch.set_num_threads(recipe.threads)
     ranks.sharded = recipe.ranks.sharding == "fsdp2"
     build = import_module(f"trainers.{recipe.trainer}.trainer").build
-    trainer, identity = build(run_dir, recipe, ranks, folder, **options)
-    load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
-    return trainer, identity
+    built: tuple[Any, str] = build(run_dir, recipe, ranks, folder, **options)
+    return built
 
 
 def emit(kind: str, numbers: dict[str, Any]) -> None:

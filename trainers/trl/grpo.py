@@ -9,7 +9,6 @@ more than the threshold below the base model's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,38 +17,17 @@ from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
 
 from composer_pipeline.training.recipe import Grpo as Options
-from composer_pipeline.training.rows import Group, column_of, item_lengths_of
+from composer_pipeline.training.rows import Group
 from trainers.common.channels.base import Channel
 from trainers.common.policy import Policy
 from trainers.common.rows import Row
 from trainers.common.sampling import Sampler
+from trainers.common.steps import Answer, graded
 
-#: Rewards of a group that differ by less count as equal.
-FLAT = 1e-9
 #: Distinct answers that the model sampled to a state, their counts and rewards.
 Sampled = tuple[list[list[int]], list[int], list[float]]
 #: TRL's loss of a batch, and log p (B, T) of its tokens, which it computed or was given.
 TrlLoss = Callable[[dict[str, Tensor], Tensor | None], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A distinct answer of a group.
-
-    ``advantage`` is its reward, in [0, 1], minus the group's mean. ``share`` is its part of the
-    window: count / answers of its group / groups. ``sampling`` is log p of its tokens under the
-    model that gave it, or under the base model where that is unknown; empty for a fresh sample.
-    ``rank`` is 1 for the best of its group, -1 for the worst, else 0.
-    """
-
-    id: str
-    prompt_ids: Sequence[int]
-    response_ids: Sequence[int]
-    reward: float
-    advantage: float
-    share: float
-    sampling: Sequence[float]
-    rank: int = 0
 
 
 class Grpo(Channel[Answer]):
@@ -197,42 +175,6 @@ class Grpo(Channel[Answer]):
             ranked = sum(other.rank == row.rank and bool(other.sampling) for other in window)
             numbers[f"{side}_logp"] += now / ranked
             numbers[f"{side}_logp_before"] += sum(row.sampling) / ranked
-
-
-def graded(
-    id_: str,
-    prompt_ids: Sequence[int],
-    completions: Sequence[Sequence[int]],
-    counts: Sequence[int],
-    rewards: Sequence[float],
-    sampling: Sequence[Sequence[float]],
-    groups: int,
-) -> list[Answer]:
-    """Return a group's distinct answers with advantages over the mean reward by count."""
-    if not counts:
-        return []
-    mean, answers = _mean(rewards, counts), sum(counts)
-    best, worst = rewards.index(max(rewards)), rewards.index(min(rewards))
-    ranks = {best: 1, worst: -1} if rewards[best] - rewards[worst] > FLAT else {}
-    return [
-        Answer(
-            id_, prompt_ids, completion, reward, reward - mean if ranks else 0.0,
-            count / answers / groups, logps, ranks.get(i, 0),
-        )
-        for i, (completion, count, reward, logps) in enumerate(
-            zip(completions, counts, rewards, sampling, strict=True)
-        )
-    ]  # fmt: skip
-
-
-def mean_length(groups: Sequence[Group]) -> float:
-    """Return the mean number of tokens of all recorded answers, weighted by their counts."""
-    counts = [count for of_group in column_of(groups, "counts") for count in of_group]
-    return _mean(item_lengths_of(groups, "completions"), counts)
-
-
-def _mean(values: Sequence[float], counts: Sequence[int]) -> float:
-    return sum(v * n for v, n in zip(values, counts, strict=True)) / sum(counts)
 
 
 def _pad(

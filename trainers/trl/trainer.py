@@ -31,6 +31,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grader
 from composer_pipeline.training.rows import TrainingData, loss_factors
 from composer_pipeline.training.run import HELD_OUT
+from trainers.common.adapters import load_start
 from trainers.common.base_scores import BaseScores, gate
 from trainers.common.channels.base import Channel
 from trainers.common.channels.preference import Dpo, Sft
@@ -44,7 +45,8 @@ from trainers.common.ranks import Ranks, is_sharded, shard
 from trainers.common.rows import planned, rows_of
 from trainers.common.sampling import Sampler
 from trainers.common.shared_prefix import why_not
-from trainers.trl.grpo import Grpo, TrlLoss, mean_length
+from trainers.common.steps import mean_length
+from trainers.trl.grpo import Grpo, TrlLoss
 
 
 def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
@@ -554,6 +556,7 @@ def build(
         model=model, recipe=recipe, data=data, base=base, output_dir=folder, tokenizer=tokenizer,
         slot=slot, ranks=ranks, **options,
     )  # fmt: skip
+    load_start(trainer.policy.model, recipe)
     looks = ranks.lead or ranks.lockstep  # a sharded model runs on all ranks
     if looks and recipe.eval_every is not None and slot == 0 and (run_dir / HELD_OUT).is_dir():
         held_out = TrainingRecipe.load(run_dir / HELD_OUT / "recipe.yaml")

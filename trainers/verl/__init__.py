@@ -1,0 +1,1 @@
+"""Trains with verl's FSDP2 engine, without Ray."""

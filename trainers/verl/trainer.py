@@ -1,0 +1,381 @@
+"""One replica trained by verl: a ``TrainingWorker`` on FSDP2, fed with the step table.
+
+verl packs or pads the sequences, runs them forward and backward and steps; the loss, its
+coefficients, the teacher, the schedule and the rounds are the project's. Every rank holds its part
+of the parameters. SDPO's teacher reads its rows before the step, so they are no part of the batch.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import Trainer, get_scheduler
+
+from composer_pipeline.losses.step import StepRow, means
+from composer_pipeline.training.models import load_tokenizer, resolve_adapter, resolve_model
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import TrainingData
+from trainers.common.base_scores import BaseScores, gate
+from trainers.common.checkpoints import ChannelStates
+from trainers.common.gradients import Watch
+from trainers.common.outer_ranks import WholeParameters
+from trainers.common.policy import base_identity, load_base
+from trainers.common.ranks import Ranks, distribute
+from trainers.common.steps import Steps, options_of
+from trainers.verl.loss import ComposerLoss, Taught
+
+#: torch's optimizers by the recipe's name, with their options.
+OPTIMIZERS: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "adamw_torch": (torch.optim.AdamW, {"betas": (0.9, 0.999)}),
+    "adamw_torch_fused": (torch.optim.AdamW, {"betas": (0.9, 0.999), "fused": True}),
+    "sgd": (torch.optim.SGD, {}),
+}
+
+
+class Options(BaseModel):
+    """``backend.options`` of a recipe.
+
+    ``use_remove_padding``: the sequences of a micro-batch are packed into one row, not padded.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    use_remove_padding: bool = False
+
+
+def start_worker(recipe: TrainingRecipe, ranks: Ranks, options: Options) -> Any:
+    """Return verl's worker with the model, and the recipe's optimizer and schedule."""
+    cuda = torch.cuda.is_available()
+    if not cuda:
+        from trainers.verl import cpu
+
+        cpu.register()
+    place = {"RANK": ranks.rank, "WORLD_SIZE": ranks.size, "LOCAL_RANK": 0}
+    # verl's worker reads an address that only Ray would use.
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    if not dist.is_initialized():
+        backend = "cpu:gloo" + ",cuda:nccl" * cuda
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    from verl.trainer.config import CheckpointConfig
+    from verl.workers.config import (
+        FSDPEngineConfig,
+        FSDPOptimizerConfig,
+        HFModelConfig,
+        TrainingWorkerConfig,
+    )
+    from verl.workers.engine_workers import TrainingWorker
+
+    lora, adapter = recipe.lora, recipe.start_from
+    worker = TrainingWorker(
+        TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=HFModelConfig(
+                path=resolve_model(recipe.model), load_tokenizer=False,
+                enable_gradient_checkpointing=recipe.activation_checkpointing,
+                use_remove_padding=options.use_remove_padding,
+                override_config={"attn_implementation": recipe.attention},
+                lora_rank=lora.r, lora_alpha=lora.alpha,
+                target_modules=lora.targets if isinstance(lora.targets, str) else [*lora.targets],
+                lora_adapter_path=str(resolve_adapter(adapter)) if adapter else None,
+            ),
+            engine_config=FSDPEngineConfig(
+                strategy="fsdp2", use_torch_compile=False, use_dynamic_bsz=False,
+                mixed_precision={
+                    "param_dtype": recipe.dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"
+                },
+            ),
+            optimizer_config=FSDPOptimizerConfig(
+                lr=recipe.learning_rate, total_training_steps=recipe.total_steps,
+                clip_grad=recipe.max_grad_norm,
+            ),
+            checkpoint_config=CheckpointConfig(),
+        )
+    )  # fmt: skip
+    torch.manual_seed(recipe.seed)  # the adapter's initialisation
+    worker.reset()
+    _set_optimizer(worker.engine, recipe)
+    return worker
+
+
+def _set_optimizer(engine: Any, recipe: TrainingRecipe) -> None:
+    """Replace verl's optimizer and schedule by those that transformers makes of a recipe."""
+    decayed = set(Trainer.get_decay_parameter_names(None, engine.module))
+    trained = [(n, p) for n, p in engine.module.named_parameters() if p.requires_grad]
+    kind, options = OPTIMIZERS[recipe.optimizer]
+    groups = [
+        {"params": [p for n, p in trained if n in decayed], "weight_decay": recipe.weight_decay},
+        {"params": [p for n, p in trained if n not in decayed], "weight_decay": 0.0},
+    ]
+    engine.optimizer = kind([g for g in groups if g["params"]], lr=recipe.learning_rate, **options)
+    schedule = "constant_with_warmup" if recipe.schedule == "constant" else recipe.schedule
+    engine.lr_scheduler = get_scheduler(
+        schedule, engine.optimizer, num_warmup_steps=recipe.warmup_steps,
+        num_training_steps=recipe.total_steps,
+    )  # fmt: skip
+
+
+class WholeOptimizer:
+    """The optimizer of a single rank, whose moments are whole tensors in its state dictionary."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    @property
+    def state(self) -> Any:
+        """The moments, to be emptied."""
+        return self._optimizer.state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's, with whole tensors."""
+        found = self._optimizer.state_dict()
+        state = {
+            number: {n: v.to_local() if isinstance(v, DTensor) else v for n, v in values.items()}
+            for number, values in found["state"].items()
+        }
+        return {**found, "state": state}
+
+    def load_state_dict(self, found: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        state = {
+            number: {n: _like(v, parameters[number]) for n, v in values.items()}
+            for number, values in found["state"].items()
+        }
+        self._optimizer.load_state_dict({**found, "state": state})
+
+
+def _like(value: Any, parameter: Any) -> Any:
+    """Return a whole tensor of a parameter's shape as the parameter's kind of tensor."""
+    if not isinstance(value, Tensor) or value.shape != parameter.shape:
+        return value
+    value = value.to(parameter.device)
+    return DTensor.from_local(value, parameter.device_mesh, parameter.placements)
+
+
+class VerlTrainer:
+    """A replica's training loop around verl's worker.
+
+    Args:
+        worker: of :func:`start_worker`.
+        recipe: of the run.
+        steps: the replica's step table.
+        options: of the recipe's ``backend``.
+        callbacks: DiLoCo's, with transformers' events.
+        skip_steps, on_event, states, position, ends_round, ranks: as ``ComposerTrainer``.
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        recipe: TrainingRecipe,
+        steps: Steps,
+        options: Options,
+        *,
+        skip_steps: int = 0,
+        callbacks: Sequence[Any] = (),
+        on_event: Callable[[str, int, dict[str, Any]], None] | None = None,
+        states: ChannelStates | None = None,
+        position: Callable[[], int] | None = None,
+        ends_round: Callable[[], bool] | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.worker, self.recipe, self.steps, self.ranks = worker, recipe, steps, ranks or Ranks()
+        self._packed = options.use_remove_padding
+        self._skip, self._callbacks, self._states = skip_steps, callbacks, states
+        self._on_event = on_event or (lambda kind, step, numbers: None)
+        self._position, self._ends_round = position, ends_round
+        self.device = next(worker.engine.module.parameters()).device
+        self.taught = Taught(worker.engine, recipe, self.device)
+        self.loss = ComposerLoss(options_of(recipe))
+        worker.set_loss_fn(self.loss)
+        given: list[Any] = []
+        reader: Any = SimpleNamespace(name="sdpo", load_state=lambda *kept: given.append(kept))
+        if states is not None:
+            states.load([reader], skip_steps)
+        for kept in self.ranks.share(given):  # on every rank: the average is sharded
+            self.taught.load_state(*kept)
+        self._watch = Watch(list(recipe.channels.weights()), inner_steps=recipe.diloco.inner_steps)
+        self.state = SimpleNamespace(
+            global_step=0, max_steps=recipe.total_steps, num_input_tokens_seen=0
+        )
+        self.control = SimpleNamespace(should_training_stop=False)
+        self._clock = time.monotonic()
+
+    @property
+    def cut(self) -> bool:
+        """Whether trained parameters are sharded over the ranks."""
+        return self.ranks.several
+
+    def train(self) -> None:
+        """Train until the callbacks end the run, or its last step is done."""
+        state, control, schedule = self.state, self.control, self.worker.engine.lr_scheduler
+        self._each("on_train_begin")
+        self._take_position()
+        while not control.should_training_stop and state.global_step < state.max_steps:
+            self._each("on_step_begin")
+            numbers = self._step()
+            self._each("on_optimizer_step")
+            schedule.step()
+            state.global_step += 1
+            self._follow(numbers)
+            self._each("on_step_end")
+            self._take_position()
+        self._each("on_train_end")
+
+    def _each(self, event: str) -> None:
+        """Call an event of every callback, with whole parameters where this rank has them."""
+        engine = self.worker.engine
+        model, optimizer = engine.module, engine.optimizer
+        if not self.cut:
+            local = {n: p.to_local().detach() for n, p in model.named_parameters() if
+                     p.requires_grad}  # fmt: skip
+            model = WholeParameters({n: torch.nn.Parameter(p) for n, p in local.items()})
+            optimizer = WholeOptimizer(optimizer)
+        given = {"model": model, "optimizer": optimizer, "lr_scheduler": engine.lr_scheduler}
+        for callback in self._callbacks:
+            getattr(callback, event)(None, self.state, self.control, **given)
+
+    def _take_position(self) -> None:
+        """Continue with the rows behind the adopted parameters."""
+        if self._position is not None:
+            self._skip = self._position() - self.state.global_step
+
+    def _step(self) -> dict[str, float] | None:
+        """Run one step; return its numbers, or ``None`` where it left the parameters unchanged."""
+        from verl.utils import tensordict_utils as tu
+
+        step = self._skip + self.state.global_step
+        rows = self.steps.rows(step)
+        hands, couples = dealt(rows, self.ranks.size, self.recipe.micro_batch_tokens)
+        self.loss.begin(rows, self._teach(rows, hands), float(self.taught.taid.t or 0.0))
+        done = self.worker.train_batch(self._batch(rows, hands[self.ranks.rank], couples))
+        norm = float(tu.get(done, "metrics")["grad_norm"])
+        parts = self.ranks.gather((self.loss.sums, self.loss.faults))
+        if not norm < float("inf"):
+            faults = [fault for _, of_rank in parts for fault in of_rank]
+            reason = f"loss of {', '.join(faults)}" if faults else "gradient"
+            self._on_event("bad_step", step + 1, {"reason": f"{reason} is not finite"})
+            self._watch.bad(f"step {step + 1}: {reason} is not finite")
+            return None
+        active = {f"{channel}_active": 0.0 for channel in self.recipe.channels.weights()}
+        numbers = active | means(sums for of_rank, _ in parts for sums in of_rank)
+        # verl's backward is of all channels together: a channel lives that saw a token.
+        seen = {name.replace("active", "grad_norm"): norm * (numbers[name] > 0) for name in active}
+        self._watch.good({"grad_norm": norm, **seen})
+        self._report(step, numbers | {"grad_norm": norm}, rows)
+        return numbers
+
+    def _teach(self, rows: Sequence[StepRow], hands: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """Return the teacher's logits for this rank's plain rows; all ranks read equally often."""
+        plain = [[i for i in hand if i >= 0 and rows[i].role == "plain"] for hand in hands]
+        if not (most := max(map(len, plain))):
+            return {}
+        return self.taught.logits([rows[i + 1] for i in plain[self.ranks.rank]], most)
+
+    def _batch(self, rows: Sequence[StepRow], hand: Sequence[int], couples: int) -> Any:
+        """Return this rank's rows as verl's batch."""
+        from verl.utils import tensordict_utils as tu
+
+        ids = [[*rows[i].prompt_ids, *rows[i].response_ids] if i >= 0 else [0, 0] for i in hand]
+        sizes = [len(one) for one in ids]
+
+        def nested(values: Sequence[Tensor]) -> Tensor:
+            return torch.nested.as_nested_tensor(list(values), layout=torch.jagged)
+
+        tensors = {
+            "input_ids": nested([torch.tensor(one) for one in ids]),
+            "position_ids": nested([torch.arange(size) for size in sizes]),
+            "loss_mask": nested([torch.ones(size) for size in sizes]),  # only verl's own count
+            "row": torch.tensor(hand), "temperature": torch.ones(len(hand)),
+        }  # fmt: skip
+        plain = {
+            "use_remove_padding": self._packed, "micro_batch_size_per_gpu": couples,
+            "force_group_size": 2, "global_batch_size": len(hand) * self.ranks.size,
+            "global_token_num": sizes,
+            "distillation_use_topk": True,  # the loss is called with logits
+        }  # fmt: skip
+        return tu.get_tensordict(tensors, non_tensor_dict=plain)
+
+    def _report(self, step: int, numbers: dict[str, float], rows: Sequence[StepRow]) -> None:
+        now = time.monotonic()
+        seconds, self._clock = now - self._clock, now
+        tokens = sum(row.size for row in rows if row.role != "hinted")
+        self.state.num_input_tokens_seen += tokens
+        numbers |= {
+            "learning_rate": float(self.worker.engine.lr_scheduler.get_last_lr()[0]),
+            "seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds,
+        }  # fmt: skip
+        self._on_event("step", step + 1, numbers)
+
+    def _follow(self, numbers: dict[str, float] | None) -> None:
+        """Move the teacher after a step; at a round's end check the channels and save its state."""
+        done, inner = self._skip + self.state.global_step, self.recipe.diloco.inner_steps
+        if numbers is not None:
+            self.taught.follow(numbers.get("sdpo_loss", 0.0), done)
+        if self._ends_round() if self._ends_round else done % inner == 0:
+            self._watch.end_of_round()
+            kept = self.taught.state()  # on every rank
+            if self._states is not None:
+                holder: Any = SimpleNamespace(name="sdpo", state=lambda: kept)
+                self._states.save([holder], -(-done // inner) * inner)
+
+    def private(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a restart inside a round needs besides parameters and optimizer."""
+        # With several ranks it is only shared between them, and each has read the teacher's.
+        tensors, numbers = ({}, {}) if self.cut else self.taught.state()
+        return tensors, {"sdpo": numbers, "watch": self._watch.state()}
+
+    def load_private(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Restore :meth:`private`."""
+        self.taught.load_state(tensors, numbers["sdpo"])
+        self._watch.load_state(numbers["watch"])
+
+
+def dealt(rows: Sequence[StepRow], ranks: int, limit: int) -> tuple[list[list[int]], int]:
+    """Return each rank's row numbers, equally many, and the couples of rows in a micro-batch.
+
+    Rows come two by two, so that no pair is split; -1 is filling. ``limit`` is of tokens in a
+    micro-batch, padding included. Hinted rows are left out.
+    """
+    units: list[list[int]] = []
+    for i, row in enumerate(rows):
+        if row.role == "rejected":
+            units[-1].append(i)
+        elif row.role != "hinted":
+            units.append([i])
+    hands = []
+    for hand in distribute(units, [sum(rows[i].size for i in unit) for unit in units], ranks):
+        ordered = sorted(hand, key=lambda unit: (-len(unit), -rows[unit[0]].size))
+        hands.append([i for unit in ordered for i in unit])
+    longest = max((rows[i].size for unit in units for i in unit), default=1)
+    most = max(1, *(-(-len(hand) // 2) for hand in hands))
+    batches = -(-most // max(1, limit // (2 * longest)))
+    couples = -(-most // batches)
+    return [hand + [-1] * (2 * couples * batches - len(hand)) for hand in hands], couples
+
+
+def build(
+    run_dir: Path, recipe: TrainingRecipe, ranks: Ranks, folder: Path, *, slot: int, **given: Any
+) -> tuple[VerlTrainer, str]:
+    """Build a rank's trainer of a run; return it and the identity of its base model."""
+    base = BaseScores.load(run_dir)
+    data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
+    identity, resolved = "", resolve_model(recipe.model)
+    if ranks.lead:
+        model = load_base(resolved, recipe)
+        identity = base_identity(model, load_tokenizer(resolved), recipe)
+        del model
+    backend = getattr(recipe, "backend", None)
+    options = Options.model_validate(getattr(backend, "options", {}))
+    worker = start_worker(recipe, ranks, options)
+    steps = Steps(recipe, data, base, slot)
+    return VerlTrainer(worker, recipe, steps, options, ranks=ranks, **given), identity

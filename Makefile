@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real proof-gpu proof-monarch test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real proof-gpu proof-monarch proof-verl test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-labels bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
@@ -52,6 +52,15 @@ $(MONARCH)/.installed: $(STAMP) requirements/monarch.txt
 proof-monarch: $(MONARCH)/.installed ## replicas in actors of Monarch beside processes, bit for bit, with a kill (installs it below build/; some minutes)
 	$(MONARCH)/bin/python -m pytest tests/diloco/test_monarch_place.py
 	$(MONARCH)/bin/python -m benchmarks.proof_monarch
+
+VERL := .venv-verl
+$(VERL)/.installed: requirements/verl.txt
+	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/verl.txt
+	@touch $@
+
+proof-verl: $(STAMP) $(VERL)/.installed ## verl's gradients beside ours, and its replicas, on a CPU; installs verl (2 GB) into .venv-verl (five minutes)
+	$(BIN)/python benchmarks/proof_verl.py --verl-python $(VERL)/bin/python --record
 
 # A file's tests share its fixtures, so a file stays on one worker; tests/conftest.py orders the files.
 # One worker more than cores: tests that wait for a browser or for a killed process leave theirs idle.

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import types
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ def _member(value: Any) -> Any:
     return lambda *_, **__: value
 
 
+@cache
 def register() -> None:
     """Register platform and engine; to be called before anything of ``verl.workers``."""
     os.environ["VERL_PLATFORM"] = "cpu"

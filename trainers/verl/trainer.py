@@ -58,10 +58,11 @@ def start_worker(recipe: TrainingRecipe, ranks: Ranks, options: Options) -> Any:
         from trainers.verl import cpu
 
         cpu.register()
-    place = {"RANK": ranks.rank, "WORLD_SIZE": ranks.size, "LOCAL_RANK": 0}
     # verl's worker reads an address that only Ray would use.
-    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
-    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update(
+        RANK=str(ranks.rank), WORLD_SIZE=str(ranks.size), LOCAL_RANK="0",
+        MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
+    )  # fmt: skip
     if not dist.is_initialized():
         backend = "cpu:gloo" + ",cuda:nccl" * cuda
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
@@ -277,9 +278,12 @@ class VerlTrainer:
     def _teach(self, rows: Sequence[StepRow], hands: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Return the teacher's logits for this rank's plain rows; all ranks read equally often."""
         plain = [[i for i in hand if i >= 0 and rows[i].role == "plain"] for hand in hands]
-        if not (most := max(map(len, plain))):
-            return {}
-        return self.taught.logits([rows[i + 1] for i in plain[self.ranks.rank]], most)
+        most = max(map(len, plain))
+        return (
+            {}
+            if not most
+            else self.taught.logits([rows[i + 1] for i in plain[self.ranks.rank]], most)
+        )
 
     def _batch(self, rows: Sequence[StepRow], hand: Sequence[int], couples: int) -> Any:
         """Return this rank's rows as verl's batch."""

@@ -52,7 +52,8 @@ class Reference:
         base = BaseScores.load(run.run_dir)
         self.recipe = recipe = recipe.resolved(data.counts())
         self.base = load_base(recipe.model, recipe)
-        self.recorder, self.events = Recorder(), []
+        self.recorder = Recorder()
+        self.events: list = []
         ComposerTrainer(
             model=load_base(recipe.model, recipe), recipe=recipe, data=data, base=base,
             output_dir=runs, tokenizer=tokenizer, callbacks=[self.recorder],
@@ -97,7 +98,7 @@ def gradient(reference, number, *, micro=None, shift=0, edit=lambda row: row, op
     model.load_state_dict(parameters, strict=False)
     options = options or options_of(reference.recipe)
     rows = [edit(row) for row in reference.table.rows(number)]
-    units = {}
+    units: dict = {}
     for row in rows:
         units.setdefault((row.channel, row.unit, row.role == "answer" and id(row)), []).append(row)
     batches = [list(unit) for unit in units.values()] if micro else [rows]
@@ -105,7 +106,8 @@ def gradient(reference, number, *, micro=None, shift=0, edit=lambda row: row, op
         random.Random(1).shuffle(batches)
     sums = []
     for batch in batches:
-        loss, numbers = step_loss(batch, *forward(reference, model, batch, shift, options), options)
+        logps, divergences = forward(reference, model, batch, shift, options)
+        loss, numbers = step_loss(batch, logps, divergences, options)
         loss.backward()
         sums.append(numbers)
     return {n: p.grad for n, p in model.named_parameters()}, means(sums)

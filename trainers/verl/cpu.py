@@ -18,22 +18,17 @@ class _Device(types.SimpleNamespace):
         return getattr(torch.cpu, name, lambda *_, **__: 0)
 
 
-#: Members of verl's platform, by name.
-_VALUES = {"device_name": "cpu", "vendor_name": "cpu", "device_module": _Device(
-    get_device_name=lambda *_: "CPU", is_available=lambda: False, mem_get_info=lambda *_: (0, 1),
-)}  # fmt: skip
+_DEVICE = _Device(
+    get_device_name=lambda *_: "CPU", is_available=lambda: False, mem_get_info=lambda *_: (0, 1)
+)
+#: Properties and methods of verl's platform, by name, with what they return; others return None.
+_VALUES = {"device_name": "cpu", "vendor_name": "cpu", "device_module": _DEVICE}
 _RETURNS: dict[str, Any] = {
-    "is_available": True, "current_device": "cpu", "device_count": 1, "set_device": None,
-    "synchronize": None, "set_allocator_settings": None, "empty_cache": None,
+    "is_available": True, "current_device": "cpu", "device_count": 1, "ray_resource_name": "CPU",
     "get_device_capability": (None, None), "communication_backend_name": "gloo",
-    "visible_devices_envvar": "CUDA_VISIBLE_DEVICES", "profiler_start": None,
-    "profiler_stop": None, "ray_resource_name": "CPU", "ray_noset_envvars": [],
-    "is_ipc_supported": False, "cudart": None, "nvtx_range": contextlib.nullcontext(),
+    "visible_devices_envvar": "CUDA_VISIBLE_DEVICES", "ray_noset_envvars": [],
+    "is_ipc_supported": False, "nvtx_range": contextlib.nullcontext(),
 }  # fmt: skip
-
-
-def _member(value: Any) -> Any:
-    return lambda *_, **__: value
 
 
 @cache
@@ -43,11 +38,14 @@ def register() -> None:
     from verl.plugin.platform.platform_base import PlatformBase
     from verl.plugin.platform.platform_manager import PlatformRegistry
 
-    members = {name: property(_member(value)) for name, value in _VALUES.items()}
-    members |= {name: _member(value) for name, value in _RETURNS.items()}
-    seed = staticmethod(torch.manual_seed)
-    cpu = type("Cpu", (PlatformBase,), {**members, "manual_seed": seed, "manual_seed_all": seed})
-    PlatformRegistry.register(platform="cpu")(cpu)
+    def returning(value: Any) -> Any:
+        return lambda *_, **__: value
+
+    members = {name: returning(None) for name in PlatformBase.__abstractmethods__}
+    members |= {name: returning(value) for name, value in _RETURNS.items()}
+    members |= {name: property(returning(value)) for name, value in _VALUES.items()}
+    members |= dict.fromkeys(("manual_seed", "manual_seed_all"), staticmethod(torch.manual_seed))
+    PlatformRegistry.register(platform="cpu")(type("Cpu", (PlatformBase,), members))
     from verl.workers.engine.base import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,76 +24,71 @@ def predicting(row: StepRow) -> slice:
 
 
 class ComposerLoss:
-    """What verl calls twice a micro-batch: with the logits, and with its own log-probabilities.
+    """What verl calls twice a micro-batch: with the logits, then with its own log-probabilities.
 
-    ``rows`` are those of the step, ``taught`` the teacher's logits (length, V) by unit, and ``t``
-    TAID's position. A micro-batch names its rows by number in the column ``row``; -1 is filling.
+    A micro-batch names its rows by number in the column ``row``; -1 is filling. ``sums`` are of
+    the step's micro-batches on this rank, ``faults`` the rows whose loss is not finite.
     """
 
     def __init__(self, options: StepOptions) -> None:
-        self.options, self.t = options, 0.0
-        self.rows: Sequence[StepRow] = ()
-        self.taught: Mapping[str, Tensor] = {}
-        self.sums: list[dict[str, float]] = []
-        self.faults: list[str] = []
+        self.options = options
+        self.begin((), {}, 0.0)
 
     def begin(self, rows: Sequence[StepRow], taught: Mapping[str, Tensor], t: float) -> None:
-        """Start a step."""
-        self.rows, self.taught, self.t, self.sums, self.faults = rows, taught, t, [], []
+        """Start a step, given the teacher's logits (length, V) by unit, and TAID's position."""
+        self._rows, self._taught, self._t = rows, taught, t
+        self.sums: list[dict[str, float]] = []
+        self.faults: list[str] = []
 
     def __call__(
         self, model_output: Any = None, data: Any = None, dp_group: Any = None,
         student_logits: Tensor | None = None,
     ) -> Any:  # fmt: skip
         """Return SDPO's divergences (1, N) from logits (1, N, V), or loss and metrics."""
-        offsets = data["input_ids"].offsets().tolist()
-        there = [(self.rows[i], at) for i, at in zip(
-            data["row"].tolist(), offsets, strict=False) if i >= 0]  # fmt: skip
+        begins = zip(data["row"].tolist(), data["input_ids"].offsets().tolist(), strict=False)
+        there = [(self._rows[i], at) for i, at in begins if i >= 0]
         if student_logits is not None:
             return {"sdpo": self._divergences(student_logits[0], there).unsqueeze(0)}
-        ones = model_output["log_probs"].values()
-        divergences = model_output["sdpo"].values()
-        rows = [row for row, _ in there]
+        logps, divergences = (model_output[n].values() for n in ("log_probs", "sdpo"))
         loss, sums = step_loss(
-            rows,
-            [ones[at:][predicting(row)] for row, at in there] or [ones[:0]],
+            [row for row, _ in there],
+            [logps[at:][predicting(row)] for row, at in there] or [logps[:0]],
             [divergences[at:][predicting(row)] for row, at in there],
             self.options,
         )
         self.sums.append(sums)
         if not math.isfinite(float(loss.detach())):
-            self.faults += [f"{row.channel} {row.unit.partition('/')[2]}" for row in rows]
+            self.faults += [f"{row.channel} {row.unit.partition('/')[2]}" for row, _ in there]
             loss = loss * math.nan  # the gradient's norm tells every rank
         return loss * data["dp_size"], {}  # the engine averages over the ranks
 
     def _divergences(self, logits: Tensor, there: Sequence[tuple[StepRow, int]]) -> Tensor:
-        out = logits.new_zeros(logits.shape[0], dtype=torch.float32)
+        out = logits.new_zeros(len(logits), dtype=torch.float32)
+        places = torch.arange(len(out), device=out.device)
         for row, at in there:
             if row.role == "plain":
-                span, taught = logits[at:][predicting(row)], self.taught[row.unit]
-                places = torch.arange(len(out), device=out.device)[at:][predicting(row)]
-                values = token_divergence(span.float(), taught.float(), self.options, t=self.t)
-                out = out.index_put((places,), values)
+                span, taught = logits[at:][predicting(row)], self._taught[row.unit]
+                values = token_divergence(span.float(), taught.float(), self.options, t=self._t)
+                out = out.index_put((places[at:][predicting(row)],), values)
         return out
 
 
 class Taught:
-    """SDPO's teacher on verl's sharded model, and TAID's schedule; one of ``ChannelStates``.
+    """SDPO's teacher on verl's sharded model, and TAID's schedule; kept by ``ChannelStates``.
 
-    The frozen teacher is the adapter switched off. Without an adapter it is, as the moving average,
-    a second set of the trained parameters, sharded alike, which takes their place for a forward.
+    The frozen teacher is the adapter switched off. Without an adapter it is, like the moving
+    average, a second set of the trained parameters, sharded alike, that stands in for a forward.
     """
 
-    name = "sdpo"
-
-    def __init__(self, engine: Any, recipe: TrainingRecipe, device: Any) -> None:
-        self._engine, self._options, self._device = engine, recipe.channels.sdpo, device
-        self._lora = recipe.lora.r > 0
-        self._on = "sdpo" in recipe.channels.weights()
+    def __init__(self, engine: Any, recipe: TrainingRecipe) -> None:
+        self._engine, self._options = engine, recipe.channels.sdpo
+        self._bare, on = not recipe.lora.r, "sdpo" in recipe.channels.weights()
+        self._moves = on and self._options.teacher == "ema"
+        self._schedules = on and self._options.divergence == "taid"
         self.taid = TaidScheduler(total_steps=recipe.total_steps)
-        self._average: dict[str, Tensor] = {}
-        if self._on and self._options.teacher == "frozen" and not self._lora:
-            self._begin()  # before any step of the run
+        self._second: dict[str, Tensor] = {}
+        if on and self._bare and self._options.teacher == "frozen":
+            self._second = self._copies()  # before any step of the run
 
     @torch.no_grad()
     def logits(self, rows: Sequence[StepRow], forwards: int) -> dict[str, Tensor]:
@@ -101,71 +96,64 @@ class Taught:
 
         Every rank makes the same number of ``forwards``, at least one a row: each involves all.
         """
-        found: dict[str, Tensor] = {}
-        filling = [None] * (forwards - len(rows))
+        found, module = dict[str, Tensor](), self._engine.module
+        device = next(module.parameters()).device
         with self._reading():
-            for row in (*rows, *filling):
+            for row in (*rows, *[None] * (forwards - len(rows))):
                 ids = [0] if row is None else [*row.prompt_ids, *row.response_ids]
-                ids_ = torch.tensor([ids], device=self._device)
-                logits = self._engine.module(input_ids=ids_, use_cache=False).logits[0]
+                batch = torch.tensor([ids], device=device)
+                logits = module(input_ids=batch, use_cache=False).logits[0]
                 if row is not None:
                     found[row.unit] = logits[predicting(row)].clone()
-            for module in self._engine.module.modules():
-                if isinstance(module, FSDPModule):
-                    module.reshard()  # the next forward gathers the parameters anew
+            for part in module.modules():
+                if isinstance(part, FSDPModule):
+                    part.reshard()  # the next forward gathers the parameters anew
         return found
 
     def follow(self, loss: float, done: int) -> None:
         """Move average and schedule after ``done`` optimizer steps."""
-        if self._options.divergence == "taid" and self._on:
+        if self._schedules:
             self.taid.update(loss, done)
-        if self._options.teacher == "ema" and self._average:
-            for name, parameter in self._trained().items():
-                average = self._average[name]
-                average += self._options.ema_rate * (parameter.detach() - average)
+        for name, parameter in self._trained().items() if self._moves else ():
+            average = self._second[name]
+            average += self._options.ema_rate * (parameter.detach() - average)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the moving average, whole, and TAID's schedule; every rank has to call it."""
-        kept = self._average if self._options.teacher == "ema" else {}
-        taid = self._on and self._options.divergence == "taid"
-        numbers = {name: getattr(self.taid, name) for name in TAID_STATE} if taid else {}
+        kept = self._second if self._moves else {}
+        numbers = {n: getattr(self.taid, n) for n in TAID_STATE} if self._schedules else {}
         return {name: whole_copy(average) for name, average in kept.items()}, numbers
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Restore :meth:`state`; every rank has to call it."""
-        for name, parameter in self._trained().items() if tensors else ():
-            there = tensors[name].to(parameter.device)
-            self._average[name] = distribute_tensor(
-                there, parameter.device_mesh, parameter.placements
-            )
+        for name, p in self._trained().items() if tensors else ():
+            whole = tensors[name].to(p.device)
+            self._second[name] = distribute_tensor(whole, p.device_mesh, p.placements)
         for name, value in numbers.items():
             setattr(self.taid, name, value)
 
-    def _trained(self) -> dict[str, Tensor]:
+    def _trained(self) -> dict[str, Any]:
         named = self._engine.module.named_parameters()
         return {name: p for name, p in named if p.requires_grad}
 
-    def _begin(self) -> None:
-        self._average = {name: p.detach().clone() for name, p in self._trained().items()}
+    def _copies(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self._trained().items()}
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """Let the engine's model be the teacher."""
+        if self._options.teacher == "live":
+            return nullcontext()
+        if self._options.teacher == "frozen" and not self._bare:
+            off: AbstractContextManager[None] = self._engine.disable_adapter()
+            return off
+        return self._swapped()
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Let the engine's model be the teacher."""
-        kind = self._options.teacher
-        if kind == "frozen" and self._lora:
-            with self._engine.disable_adapter():
+    def _swapped(self) -> Iterator[None]:
+        self._second = self._second or self._copies()  # an average begins with its first forward
+        own = self._copies()
+        for values in (self._second, own):
+            for name, p in self._trained().items():
+                p.detach().copy_(values[name])
+            if values is not own:
                 yield
-            return
-        if kind == "ema" and not self._average:
-            self._begin()
-        own = {name: self._trained()[name].detach().clone() for name in self._average}
-        try:
-            _put(self._trained(), self._average)
-            yield
-        finally:
-            _put(self._trained(), own)
-
-
-def _put(parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for name, value in values.items():
-        parameters[name].detach().copy_(value)

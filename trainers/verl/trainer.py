@@ -1,8 +1,8 @@
-"""One replica trained by verl: a ``TrainingWorker`` on FSDP2, fed with the step table.
+"""One replica trained by verl: a ``TrainingWorker`` on FSDP2, without Ray, fed with the step table.
 
-verl packs or pads the sequences, runs them forward and backward and steps; the loss, its
-coefficients, the teacher, the schedule and the rounds are the project's. Every rank holds its part
-of the parameters. SDPO's teacher reads its rows before the step, so they are no part of the batch.
+verl packs or pads the sequences, runs them forward and backward, clips and steps; the loss, its
+coefficients, the teacher, the optimizer's schedule and the rounds are the project's. Each rank
+holds a part of every parameter. SDPO's teacher reads the hinted rows before the step.
 """
 
 import os
@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import Trainer, get_scheduler
 
 from composer_pipeline.losses.step import StepRow, means
@@ -28,149 +27,84 @@ from trainers.common.checkpoints import ChannelStates
 from trainers.common.gradients import Watch
 from trainers.common.outer_ranks import WholeParameters
 from trainers.common.policy import base_identity, load_base
-from trainers.common.ranks import Ranks, distribute
+from trainers.common.ranks import Ranks, distribute, local_part
 from trainers.common.steps import Steps, options_of
+from trainers.verl import cpu
 from trainers.verl.loss import ComposerLoss, Taught
 
 #: torch's optimizers by the recipe's name, with their options.
 OPTIMIZERS: dict[str, tuple[type[Any], dict[str, Any]]] = {
-    "adamw_torch": (torch.optim.AdamW, {"betas": (0.9, 0.999)}),
-    "adamw_torch_fused": (torch.optim.AdamW, {"betas": (0.9, 0.999), "fused": True}),
+    "adamw_torch": (torch.optim.AdamW, {}),
+    "adamw_torch_fused": (torch.optim.AdamW, {"fused": True}),
     "sgd": (torch.optim.SGD, {}),
 }
 
 
 class Options(BaseModel):
-    """``backend.options`` of a recipe.
+    """``backend.options`` of a recipe."""
 
-    ``use_remove_padding``: the sequences of a micro-batch are packed into one row, not padded.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     use_remove_padding: bool = False
+    """Pack the sequences of a micro-batch into one row, in place of padding them."""
 
 
 def start_worker(recipe: TrainingRecipe, ranks: Ranks, options: Options) -> Any:
-    """Return verl's worker with the model, and the recipe's optimizer and schedule."""
+    """Return verl's worker with the recipe's model."""
     cuda = torch.cuda.is_available()
     if not cuda:
-        from trainers.verl import cpu
-
         cpu.register()
-    # verl's worker reads an address that only Ray would use.
-    os.environ.update(
-        RANK=str(ranks.rank), WORLD_SIZE=str(ranks.size), LOCAL_RANK="0",
-        MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
-    )  # fmt: skip
+    # The worker reads an address that only Ray would use.
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    os.environ.update(RANK=str(ranks.rank), WORLD_SIZE=str(ranks.size), LOCAL_RANK="0", **address)
     if not dist.is_initialized():
         backend = "cpu:gloo" + ",cuda:nccl" * cuda
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import (
-        FSDPEngineConfig,
-        FSDPOptimizerConfig,
-        HFModelConfig,
-        TrainingWorkerConfig,
-    )
+    from verl.workers import config
     from verl.workers.engine_workers import TrainingWorker
 
     lora, adapter = recipe.lora, recipe.start_from
+    model = config.HFModelConfig(
+        path=resolve_model(recipe.model), load_tokenizer=False,
+        enable_gradient_checkpointing=recipe.activation_checkpointing,
+        use_remove_padding=options.use_remove_padding,
+        override_config={"attn_implementation": recipe.attention},
+        lora_rank=lora.r, lora_alpha=lora.alpha,
+        target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
+        lora_adapter_path=str(resolve_adapter(adapter)) if adapter else None,
+    )  # fmt: skip
+    precision = {"param_dtype": recipe.dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    engine = config.FSDPEngineConfig(
+        strategy="fsdp2", use_torch_compile=False, use_dynamic_bsz=False, mixed_precision=precision
+    )
+    optimizer = config.FSDPOptimizerConfig(
+        lr=recipe.learning_rate, total_training_steps=recipe.total_steps,
+        clip_grad=recipe.max_grad_norm,
+    )  # fmt: skip
     worker = TrainingWorker(
-        TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=HFModelConfig(
-                path=resolve_model(recipe.model), load_tokenizer=False,
-                enable_gradient_checkpointing=recipe.activation_checkpointing,
-                use_remove_padding=options.use_remove_padding,
-                override_config={"attn_implementation": recipe.attention},
-                lora_rank=lora.r, lora_alpha=lora.alpha,
-                target_modules=lora.targets if isinstance(lora.targets, str) else [*lora.targets],
-                lora_adapter_path=str(resolve_adapter(adapter)) if adapter else None,
-            ),
-            engine_config=FSDPEngineConfig(
-                strategy="fsdp2", use_torch_compile=False, use_dynamic_bsz=False,
-                mixed_precision={
-                    "param_dtype": recipe.dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"
-                },
-            ),
-            optimizer_config=FSDPOptimizerConfig(
-                lr=recipe.learning_rate, total_training_steps=recipe.total_steps,
-                clip_grad=recipe.max_grad_norm,
-            ),
-            checkpoint_config=CheckpointConfig(),
+        config.TrainingWorkerConfig(
+            model_type="language_model", model_config=model, engine_config=engine,
+            optimizer_config=optimizer, checkpoint_config=CheckpointConfig(),
         )
     )  # fmt: skip
-    torch.manual_seed(recipe.seed)  # the adapter's initialisation
+    torch.manual_seed(recipe.seed)  # of the adapter
     worker.reset()
-    _set_optimizer(worker.engine, recipe)
     return worker
-
-
-def _set_optimizer(engine: Any, recipe: TrainingRecipe) -> None:
-    """Replace verl's optimizer and schedule by those that transformers makes of a recipe."""
-    decayed = set(Trainer.get_decay_parameter_names(None, engine.module))
-    trained = [(n, p) for n, p in engine.module.named_parameters() if p.requires_grad]
-    kind, options = OPTIMIZERS[recipe.optimizer]
-    groups = [
-        {"params": [p for n, p in trained if n in decayed], "weight_decay": recipe.weight_decay},
-        {"params": [p for n, p in trained if n not in decayed], "weight_decay": 0.0},
-    ]
-    engine.optimizer = kind([g for g in groups if g["params"]], lr=recipe.learning_rate, **options)
-    schedule = "constant_with_warmup" if recipe.schedule == "constant" else recipe.schedule
-    engine.lr_scheduler = get_scheduler(
-        schedule, engine.optimizer, num_warmup_steps=recipe.warmup_steps,
-        num_training_steps=recipe.total_steps,
-    )  # fmt: skip
-
-
-class WholeOptimizer:
-    """The optimizer of a single rank, whose moments are whole tensors in its state dictionary."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-
-    @property
-    def state(self) -> Any:
-        """The moments, to be emptied."""
-        return self._optimizer.state
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's, with whole tensors."""
-        found = self._optimizer.state_dict()
-        state = {
-            number: {n: v.to_local() if isinstance(v, DTensor) else v for n, v in values.items()}
-            for number, values in found["state"].items()
-        }
-        return {**found, "state": state}
-
-    def load_state_dict(self, found: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        state = {
-            number: {n: _like(v, parameters[number]) for n, v in values.items()}
-            for number, values in found["state"].items()
-        }
-        self._optimizer.load_state_dict({**found, "state": state})
-
-
-def _like(value: Any, parameter: Any) -> Any:
-    """Return a whole tensor of a parameter's shape as the parameter's kind of tensor."""
-    if not isinstance(value, Tensor) or value.shape != parameter.shape:
-        return value
-    value = value.to(parameter.device)
-    return DTensor.from_local(value, parameter.device_mesh, parameter.placements)
 
 
 class VerlTrainer:
     """A replica's training loop around verl's worker.
+
+    Attributes:
+        cut: whether parameters and moments are sharded over several ranks.
 
     Args:
         worker: of :func:`start_worker`.
         recipe: of the run.
         steps: the replica's step table.
         options: of the recipe's ``backend``.
-        callbacks: DiLoCo's, with transformers' events.
+        callbacks: with transformers' events, such as DiLoCo's.
         skip_steps, on_event, states, position, ends_round, ranks: as ``ComposerTrainer``.
     """
 
@@ -181,21 +115,21 @@ class VerlTrainer:
         steps: Steps,
         options: Options,
         *,
-        skip_steps: int = 0,
         callbacks: Sequence[Any] = (),
-        on_event: Callable[[str, int, dict[str, Any]], None] | None = None,
+        skip_steps: int = 0,
+        on_event: Callable[[str, int, dict[str, Any]], None] = lambda *_: None,
         states: ChannelStates | None = None,
         position: Callable[[], int] | None = None,
         ends_round: Callable[[], bool] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.worker, self.recipe, self.steps, self.ranks = worker, recipe, steps, ranks or Ranks()
-        self._packed = options.use_remove_padding
-        self._skip, self._callbacks, self._states = skip_steps, callbacks, states
-        self._on_event = on_event or (lambda kind, step, numbers: None)
+        self._options, self._callbacks, self._skip = options, callbacks, skip_steps
+        self._on_event, self._states = on_event, states
         self._position, self._ends_round = position, ends_round
-        self.device = next(worker.engine.module.parameters()).device
-        self.taught = Taught(worker.engine, recipe, self.device)
+        self.cut = self.ranks.several
+        self._set_optimizer()
+        self.taught = Taught(worker.engine, recipe)
         self.loss = ComposerLoss(options_of(recipe))
         worker.set_loss_fn(self.loss)
         given: list[Any] = []
@@ -211,43 +145,54 @@ class VerlTrainer:
         self.control = SimpleNamespace(should_training_stop=False)
         self._clock = time.monotonic()
 
-    @property
-    def cut(self) -> bool:
-        """Whether trained parameters are sharded over the ranks."""
-        return self.ranks.several
+    def _set_optimizer(self) -> None:
+        """Give verl an optimizer of this rank's parts, and schedule, as transformers makes them."""
+        engine, recipe = self.worker.engine, self.recipe
+        trained = {n: p for n, p in engine.module.named_parameters() if p.requires_grad}
+        # Plain tensors with the storage of the shards: what a single rank keeps and sends.
+        own = {n: torch.nn.Parameter(local_part(p.detach())) for n, p in trained.items()}
+        decayed = set(Trainer.get_decay_parameter_names(None, engine.module))
+        kinds = (decayed, recipe.weight_decay), (own.keys() - decayed, 0.0)
+        groups = [
+            {"params": [p for n, p in own.items() if n in names], "weight_decay": decay}
+            for names, decay in kinds
+        ]
+        kind, options = OPTIMIZERS[recipe.optimizer]
+        optimizer = kind([g for g in groups if g["params"]], lr=recipe.learning_rate, **options)
+
+        def take_gradients(*_: Any) -> None:
+            for name, parameter in trained.items():
+                grad = parameter.grad
+                own[name].grad = None if grad is None else local_part(grad)
+
+        optimizer.register_step_pre_hook(take_gradients)
+        schedule = get_scheduler(
+            "constant_with_warmup" if recipe.schedule == "constant" else recipe.schedule,
+            optimizer, num_warmup_steps=recipe.warmup_steps, num_training_steps=recipe.total_steps,
+        )  # fmt: skip
+        engine.optimizer, engine.lr_scheduler = optimizer, schedule
+        model = engine.module if self.cut else WholeParameters(own)
+        self._given = {"model": model, "optimizer": optimizer, "lr_scheduler": schedule}
 
     def train(self) -> None:
         """Train until the callbacks end the run, or its last step is done."""
-        state, control, schedule = self.state, self.control, self.worker.engine.lr_scheduler
+        state, control = self.state, self.control
         self._each("on_train_begin")
-        self._take_position()
         while not control.should_training_stop and state.global_step < state.max_steps:
             self._each("on_step_begin")
             numbers = self._step()
             self._each("on_optimizer_step")
-            schedule.step()
+            self.worker.engine.lr_scheduler.step()
             state.global_step += 1
             self._follow(numbers)
             self._each("on_step_end")
-            self._take_position()
         self._each("on_train_end")
 
     def _each(self, event: str) -> None:
-        """Call an event of every callback, with whole parameters where this rank has them."""
-        engine = self.worker.engine
-        model, optimizer = engine.module, engine.optimizer
-        if not self.cut:
-            local = {n: p.to_local().detach() for n, p in model.named_parameters() if
-                     p.requires_grad}  # fmt: skip
-            model = WholeParameters({n: torch.nn.Parameter(p) for n, p in local.items()})
-            optimizer = WholeOptimizer(optimizer)
-        given = {"model": model, "optimizer": optimizer, "lr_scheduler": engine.lr_scheduler}
+        """Call an event of every callback, and continue with the rows behind the parameters."""
         for callback in self._callbacks:
-            getattr(callback, event)(None, self.state, self.control, **given)
-
-    def _take_position(self) -> None:
-        """Continue with the rows behind the adopted parameters."""
-        if self._position is not None:
+            getattr(callback, event)(None, self.state, self.control, **self._given)
+        if self._position is not None and event in ("on_train_begin", "on_step_end"):
             self._skip = self._position() - self.state.global_step
 
     def _step(self) -> dict[str, float] | None:
@@ -258,67 +203,58 @@ class VerlTrainer:
         rows = self.steps.rows(step)
         hands, couples = dealt(rows, self.ranks.size, self.recipe.micro_batch_tokens)
         self.loss.begin(rows, self._teach(rows, hands), float(self.taught.taid.t or 0.0))
+        self.worker.engine.module.zero_grad()
         done = self.worker.train_batch(self._batch(rows, hands[self.ranks.rank], couples))
         norm = float(tu.get(done, "metrics")["grad_norm"])
         parts = self.ranks.gather((self.loss.sums, self.loss.faults))
         if not norm < float("inf"):
-            faults = [fault for _, of_rank in parts for fault in of_rank]
-            reason = f"loss of {', '.join(faults)}" if faults else "gradient"
-            self._on_event("bad_step", step + 1, {"reason": f"{reason} is not finite"})
-            self._watch.bad(f"step {step + 1}: {reason} is not finite")
+            faults = ", ".join(fault for _, of_rank in parts for fault in of_rank)
+            reason = f"{f'the loss of {faults}' if faults else 'the gradient'} is not finite"
+            self._on_event("bad_step", step + 1, {"reason": reason})
+            self._watch.bad(f"step {step + 1}: {reason}")
             return None
         active = {f"{channel}_active": 0.0 for channel in self.recipe.channels.weights()}
         numbers = active | means(sums for of_rank, _ in parts for sums in of_rank)
         # verl's backward is of all channels together: a channel lives that saw a token.
         seen = {name.replace("active", "grad_norm"): norm * (numbers[name] > 0) for name in active}
         self._watch.good({"grad_norm": norm, **seen})
-        self._report(step, numbers | {"grad_norm": norm}, rows)
+        now, tokens = time.monotonic(), sum(row.size for row in rows if row.role != "hinted")
+        seconds, self._clock = now - self._clock, now
+        self.state.num_input_tokens_seen += tokens
+        rate = float(self.worker.engine.lr_scheduler.get_last_lr()[0])
+        speed = {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
+        self._on_event(
+            "step", step + 1, {**numbers, "grad_norm": norm, "learning_rate": rate, **speed}
+        )
         return numbers
 
     def _teach(self, rows: Sequence[StepRow], hands: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Return the teacher's logits for this rank's plain rows; all ranks read equally often."""
         plain = [[i for i in hand if i >= 0 and rows[i].role == "plain"] for hand in hands]
-        most = max(map(len, plain))
-        return (
-            {}
-            if not most
-            else self.taught.logits([rows[i + 1] for i in plain[self.ranks.rank]], most)
-        )
+        most, own = max(map(len, plain)), [rows[i + 1] for i in plain[self.ranks.rank]]
+        return self.taught.logits(own, most) if most else {}
 
     def _batch(self, rows: Sequence[StepRow], hand: Sequence[int], couples: int) -> Any:
         """Return this rank's rows as verl's batch."""
         from verl.utils import tensordict_utils as tu
 
         ids = [[*rows[i].prompt_ids, *rows[i].response_ids] if i >= 0 else [0, 0] for i in hand]
-        sizes = [len(one) for one in ids]
-
-        def nested(values: Sequence[Tensor]) -> Tensor:
-            return torch.nested.as_nested_tensor(list(values), layout=torch.jagged)
-
-        tensors = {
-            "input_ids": nested([torch.tensor(one) for one in ids]),
-            "position_ids": nested([torch.arange(size) for size in sizes]),
-            "loss_mask": nested([torch.ones(size) for size in sizes]),  # only verl's own count
-            "row": torch.tensor(hand), "temperature": torch.ones(len(hand)),
-        }  # fmt: skip
+        columns = {
+            "input_ids": [torch.tensor(one) for one in ids],
+            "position_ids": [torch.arange(len(one)) for one in ids],
+            "loss_mask": [torch.ones(len(one)) for one in ids],  # only verl's own count
+        }
+        nested = {
+            n: torch.nested.as_nested_tensor(v, layout=torch.jagged) for n, v in columns.items()
+        }
         plain = {
-            "use_remove_padding": self._packed, "micro_batch_size_per_gpu": couples,
-            "force_group_size": 2, "global_batch_size": len(hand) * self.ranks.size,
-            "global_token_num": sizes,
-            "distillation_use_topk": True,  # the loss is called with logits
+            "use_remove_padding": self._options.use_remove_padding, "force_group_size": 2,
+            "micro_batch_size_per_gpu": couples, "global_batch_size": len(hand) * self.ranks.size,
+            "global_token_num": list(map(len, ids)),
+            "distillation_use_topk": True,  # calls the loss with logits too
         }  # fmt: skip
-        return tu.get_tensordict(tensors, non_tensor_dict=plain)
-
-    def _report(self, step: int, numbers: dict[str, float], rows: Sequence[StepRow]) -> None:
-        now = time.monotonic()
-        seconds, self._clock = now - self._clock, now
-        tokens = sum(row.size for row in rows if row.role != "hinted")
-        self.state.num_input_tokens_seen += tokens
-        numbers |= {
-            "learning_rate": float(self.worker.engine.lr_scheduler.get_last_lr()[0]),
-            "seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds,
-        }  # fmt: skip
-        self._on_event("step", step + 1, numbers)
+        dense = {"row": torch.tensor(hand), "temperature": torch.ones(len(hand))}
+        return tu.get_tensordict({**nested, **dense}, non_tensor_dict=plain)
 
     def _follow(self, numbers: dict[str, float] | None) -> None:
         """Move the teacher after a step; at a round's end check the channels and save its state."""
@@ -334,7 +270,7 @@ class VerlTrainer:
 
     def private(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a restart inside a round needs besides parameters and optimizer."""
-        # With several ranks it is only shared between them, and each has read the teacher's.
+        # Several ranks only share it, and each has read the teacher's state itself.
         tensors, numbers = ({}, {}) if self.cut else self.taught.state()
         return tensors, {"sdpo": numbers, "watch": self._watch.state()}
 

@@ -556,7 +556,7 @@ def build(
         model=model, recipe=recipe, data=data, base=base, output_dir=folder, tokenizer=tokenizer,
         slot=slot, ranks=ranks, **options,
     )  # fmt: skip
-    load_start(trainer.policy.model, recipe)
+    load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     looks = ranks.lead or ranks.lockstep  # a sharded model runs on all ranks
     if looks and recipe.eval_every is not None and slot == 0 and (run_dir / HELD_OUT).is_dir():
         held_out = TrainingRecipe.load(run_dir / HELD_OUT / "recipe.yaml")

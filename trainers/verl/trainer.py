@@ -314,8 +314,7 @@ def build(
         model = load_base(resolved, recipe)
         identity = base_identity(model, load_tokenizer(resolved), recipe)
         del model
-    backend = getattr(recipe, "backend", None)
-    options = Options.model_validate(getattr(backend, "options", {}))
+    options = Options.model_validate(recipe.backend.options)
     worker = start_worker(recipe, ranks, options)
     steps = Steps(recipe, data, base, slot)
     return VerlTrainer(worker, recipe, steps, options, ranks=ranks, **given), identity

@@ -70,7 +70,7 @@ def test_a_replica_that_joins_at_round_3_has_the_rows_of_two_rounds_behind_it(
     trainer, tiny_model, tmp_path, monkeypatch
 ):
     started = []
-    monkeypatch.setattr(replica, "load_start", lambda model, recipe: started.append(model))
+    monkeypatch.setattr(trl, "load_start", lambda model, recipe: started.append(model))
     diloco = {"replicas": 2, "rounds": 4, "inner_steps": 5}
     write_recipe(tiny_recipe(tiny_model, diloco=diloco), tmp_path)
     replica.train(tmp_path)

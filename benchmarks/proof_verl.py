@@ -528,9 +528,10 @@ def proof(folder: Path, python: str) -> tuple[list[str], list[str]]:
         "",
         "## Steps and channels that must not pass",
         "",
-        "A pair with a coefficient of NaN: the step is dropped, every parameter keeps its bits, and",
-        f"the event says *{guards['dropped']}*. A step table without the rows of a channel that is",
-        f"on: the run ends with *{guards['dead']}*.",
+        "- A pair with a coefficient of NaN: the step is dropped, every parameter keeps its bits,",
+        f"  and the event says: {guards['dropped']}.",
+        "- A step table without the rows of a channel that is on: the run ends, and says:",
+        f"  {guards['dead']}.",
     ]
     return head, missed
 

@@ -104,6 +104,28 @@ def pair_loss(kind: str, pairs: Pairs, *, beta: float, label_smoothing: float = 
     return _OF_PAIRS[kind](pairs, beta, label_smoothing)
 
 
+def loss_and_margin(
+    kind: str, pairs: Pairs, *, beta: float, gamma: float = 0.5, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Return loss and margin of each pair for any kind, ``simpo`` too, both (P,).
+
+    SimPO reads no reference: its margin is the difference of the log-probabilities per token.
+
+    Args:
+        kind: of :func:`pair_loss`, or ``simpo``.
+        pairs: log-probabilities.
+        beta: as in both.
+        gamma: of :func:`simpo`.
+        label_smoothing: as in both.
+    """
+    if kind != "simpo":
+        losses = pair_loss(kind, pairs, beta=beta, label_smoothing=label_smoothing)
+        return losses, pairs.margin
+    sides = pairs.chosen / pairs.chosen_tokens, pairs.rejected / pairs.rejected_tokens
+    losses = simpo(*sides, beta=beta, gamma=gamma, label_smoothing=label_smoothing)
+    return losses, sides[0] - sides[1]
+
+
 def simpo(
     chosen: Tensor,
     rejected: Tensor,

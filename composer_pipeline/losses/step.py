@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from composer_pipeline.losses.divergence import eopd, generalized_jsd, taid
 from composer_pipeline.losses.policy import off_policy_mask, policy_gradient
-from composer_pipeline.losses.preference import Pairs, pair_loss, simpo
+from composer_pipeline.losses.preference import Pairs, loss_and_margin
 from composer_pipeline.losses.sdpo import importance_ratio
 
 
@@ -211,20 +211,10 @@ def _pairs(part: _Part, at: Sequence[int]) -> Tensor:
     chosen, rejected = (torch.stack(side) for side in sides)
     tokens = [chosen.new_tensor([rows[i + side].length for i in at]) for side in (0, 1)]
     base = [chosen.new_tensor([rows[i + side].reference_logp for i in at]) for side in (0, 1)]
-    if options.dpo_loss == "simpo":
-        means_ = chosen / tokens[0], rejected / tokens[1]
-        losses = simpo(
-            *means_, beta=options.dpo_beta, gamma=options.dpo_simpo_gamma,
-            label_smoothing=options.dpo_label_smoothing,
-        )  # fmt: skip
-        margin = means_[0] - means_[1]
-    else:
-        pairs = Pairs(chosen, rejected, *base, *tokens)
-        losses = pair_loss(
-            options.dpo_loss, pairs, beta=options.dpo_beta,
-            label_smoothing=options.dpo_label_smoothing,
-        )  # fmt: skip
-        margin = pairs.margin
+    losses, margin = loss_and_margin(
+        options.dpo_loss, Pairs(chosen, rejected, *base, *tokens), beta=options.dpo_beta,
+        gamma=options.dpo_simpo_gamma, label_smoothing=options.dpo_label_smoothing,
+    )  # fmt: skip
     numbers["dpo_active"] += len(at)
     numbers["dpo_loss"] += float(losses.detach().sum())
     numbers["dpo_accuracy"] += float((margin > 0).sum())

@@ -58,7 +58,8 @@ class ComposerLoss:
         )
         self.sums.append(sums)
         if not math.isfinite(float(loss.detach())):
-            self.faults += [f"{row.channel} {row.unit.partition('/')[2]}" for row, _ in there]
+            ids = (f"{row.channel} {row.unit.partition('/')[2]}" for row, _ in there)
+            self.faults += dict.fromkeys(ids)
             loss = loss * math.nan  # the gradient's norm tells every rank
         return loss * data["dp_size"], {}  # the engine averages over the ranks
 

@@ -209,7 +209,7 @@ class VerlTrainer:
         parts = self.ranks.gather((self.loss.sums, self.loss.faults))
         if not norm < float("inf"):
             faults = ", ".join(fault for _, of_rank in parts for fault in of_rank)
-            reason = f"{f'the loss of {faults}' if faults else 'the gradient'} is not finite"
+            reason = f"{f'a loss among {faults}' if faults else 'the gradient'} is not finite"
             self._on_event("bad_step", step + 1, {"reason": reason})
             self._watch.bad(f"step {step + 1}: {reason}")
             return None

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from composer_pipeline.losses.preference import Pairs, pair_loss, simpo
+from composer_pipeline.losses.preference import Pairs, loss_and_margin
 from composer_pipeline.training.recipe import Dpo as Options
 from composer_pipeline.training.rows import Demonstration, Pair
 from trainers.common.channels.base import Channel
@@ -68,22 +68,13 @@ class Dpo(Channel[Pair]):
 
     def _of(self, rows: Sequence[Pair], chosen: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
         """Return loss and margin of each pair, (P,), from the summed log p of both sides."""
-        options = self._options
-        lengths = [(len(p.chosen_ids), len(p.rejected_ids)) for p in rows]
-        tokens = chosen.new_tensor(lengths).unbind(-1)
-        if options.loss == "simpo":
-            of_chosen, of_rejected = chosen / tokens[0], rejected / tokens[1]
-            losses = simpo(
-                of_chosen, of_rejected, beta=options.beta, gamma=options.simpo_gamma,
-                label_smoothing=options.label_smoothing,
-            )  # fmt: skip
-            return losses, of_chosen - of_rejected
-        references = chosen.new_tensor([self._references[row.id] for row in rows]).unbind(-1)
-        pairs = Pairs(chosen, rejected, *references, *tokens)
-        losses = pair_loss(
-            options.loss, pairs, beta=options.beta, label_smoothing=options.label_smoothing
-        )
-        return losses, pairs.margin
+        options, like = self._options, chosen.new_tensor
+        tokens = like([(len(p.chosen_ids), len(p.rejected_ids)) for p in rows]).unbind(-1)
+        base = like([self._references.get(row.id, (0.0, 0.0)) for row in rows]).unbind(-1)
+        return loss_and_margin(
+            options.loss, Pairs(chosen, rejected, *base, *tokens), beta=options.beta,
+            gamma=options.simpo_gamma, label_smoothing=options.label_smoothing,
+        )  # fmt: skip
 
 
 class Sft(Channel[Demonstration]):

@@ -24,7 +24,7 @@ def predicting(row: StepRow) -> slice:
 
 
 class ComposerLoss:
-    """What verl calls twice a micro-batch: with the logits, then with its own log-probabilities.
+    """What verl calls twice a micro-batch: with the logits, then with what that call returned.
 
     A micro-batch names its rows by number in the column ``row``; -1 is filling. ``sums`` are of
     the step's micro-batches on this rank, ``faults`` the rows whose loss is not finite.
@@ -44,12 +44,12 @@ class ComposerLoss:
         self, model_output: Any = None, data: Any = None, dp_group: Any = None,
         student_logits: Tensor | None = None,
     ) -> Any:  # fmt: skip
-        """Return SDPO's divergences (1, N) from logits (1, N, V), or loss and metrics."""
+        """Return what the loss needs of logits (1, N, V), then loss and metrics."""
         begins = zip(data["row"].tolist(), data["input_ids"].offsets().tolist(), strict=False)
         there = [(self._rows[i], at) for i, at in begins if i >= 0]
         if student_logits is not None:
-            return {"sdpo": self._divergences(student_logits[0], there).unsqueeze(0)}
-        logps, divergences = (model_output[n].values() for n in ("log_probs", "sdpo"))
+            return self._of_spans(student_logits[0], there)
+        logps, divergences = (model_output[name].values() for name in ("logps", "sdpo"))
         loss, sums = step_loss(
             [row for row, _ in there],
             [logps[at:][predicting(row)] for row, at in there] or [logps[:0]],
@@ -63,15 +63,22 @@ class ComposerLoss:
             loss = loss * math.nan  # the gradient's norm tells every rank
         return loss * data["dp_size"], {}  # the engine averages over the ranks
 
-    def _divergences(self, logits: Tensor, there: Sequence[tuple[StepRow, int]]) -> Tensor:
-        out = logits.new_zeros(len(logits), dtype=torch.float32)
-        places = torch.arange(len(out), device=out.device)
-        for row, at in there:
+    def _of_spans(self, logits: Tensor, there: Sequence[tuple[StepRow, int]]) -> dict[str, Tensor]:
+        """Return log p and divergence of the spans' tokens, (1, N), in float32; 0 elsewhere."""
+        out = {n: logits.new_zeros(len(logits), dtype=torch.float32) for n in ("logps", "sdpo")}
+        out["logps"] = out["logps"] + logits[:0].sum()  # in the graph, whatever the rows
+        places = torch.arange(len(logits), device=logits.device)
+        for row, begin in there:
+            at = (places[begin:][predicting(row)],)
+            span = logits[at].float()
+            ids = torch.tensor(row.response_ids[row.start :][: row.length], device=span.device)
+            logps = span.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - span.logsumexp(-1)
+            out["logps"] = out["logps"].index_put(at, logps)
             if row.role == "plain":
-                span, taught = logits[at:][predicting(row)], self._taught[row.unit]
-                values = token_divergence(span.float(), taught.float(), self.options, t=self._t)
-                out = out.index_put((places[at:][predicting(row)],), values)
-        return out
+                taught = self._taught[row.unit].float()
+                values = token_divergence(span, taught, self.options, t=self._t)
+                out["sdpo"] = out["sdpo"].index_put(at, values)
+        return {name: values.unsqueeze(0) for name, values in out.items()}
 
 
 class Taught:
@@ -90,6 +97,8 @@ class Taught:
         self._second: dict[str, Tensor] = {}
         if on and self._bare and self._options.teacher == "frozen":
             self._second = self._copies()  # before any step of the run
+        with torch.no_grad():  # FSDP2 sees at its first forward what is trained: all, adapter on
+            self._forward([0])
 
     @torch.no_grad()
     def logits(self, rows: Sequence[StepRow], forwards: int) -> dict[str, Tensor]:
@@ -97,19 +106,23 @@ class Taught:
 
         Every rank makes the same number of ``forwards``, at least one a row: each involves all.
         """
-        found, module = dict[str, Tensor](), self._engine.module
-        device = next(module.parameters()).device
+        found = dict[str, Tensor]()
         with self._reading():
-            for row in (*rows, *[None] * (forwards - len(rows))):
-                ids = [0] if row is None else [*row.prompt_ids, *row.response_ids]
-                batch = torch.tensor([ids], device=device)
-                logits = module(input_ids=batch, use_cache=False).logits[0]
-                if row is not None:
-                    found[row.unit] = logits[predicting(row)].clone()
-            for part in module.modules():
-                if isinstance(part, FSDPModule):
-                    part.reshard()  # the next forward gathers the parameters anew
+            for row in rows:
+                logits = self._forward([*row.prompt_ids, *row.response_ids])
+                found[row.unit] = logits[predicting(row)].clone()
+            for _ in range(forwards - len(rows)):
+                self._forward([0])
         return found
+
+    def _forward(self, ids: Sequence[int]) -> Tensor:
+        module = self._engine.module
+        batch = torch.tensor([list(ids)], device=next(module.parameters()).device)
+        logits: Tensor = module(input_ids=batch, use_cache=False).logits[0]
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()  # the next forward gathers the parameters anew
+        return logits
 
     def follow(self, loss: float, done: int) -> None:
         """Move average and schedule after ``done`` optimizer steps."""

@@ -5,9 +5,11 @@ coefficients, the teacher, the optimizer's schedule and the rounds are the proje
 holds a part of every parameter. SDPO's teacher reads the hinted rows before the step.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +31,6 @@ from trainers.common.outer_ranks import WholeParameters
 from trainers.common.policy import base_identity, load_base
 from trainers.common.ranks import Ranks, distribute, local_part
 from trainers.common.steps import Steps, options_of
-from trainers.verl import cpu
 from trainers.verl.loss import ComposerLoss, Taught
 
 #: torch's optimizers by the recipe's name, with their options.
@@ -53,7 +54,7 @@ def start_worker(recipe: TrainingRecipe, ranks: Ranks, options: Options) -> Any:
     """Return verl's worker with the recipe's model."""
     cuda = torch.cuda.is_available()
     if not cuda:
-        cpu.register()
+        register_cpu()
     # The worker reads an address that only Ray would use.
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     os.environ.update(RANK=str(ranks.rank), WORLD_SIZE=str(ranks.size), LOCAL_RANK="0", **address)
@@ -251,7 +252,8 @@ class VerlTrainer:
             "use_remove_padding": self._options.use_remove_padding, "force_group_size": 2,
             "micro_batch_size_per_gpu": couples, "global_batch_size": len(hand) * self.ranks.size,
             "global_token_num": list(map(len, ids)),
-            "distillation_use_topk": True,  # calls the loss with logits too
+            # The loss is called with logits, and verl computes no log-probabilities itself.
+            "distillation_use_topk": True, "distillation_only": True,
         }  # fmt: skip
         dense = {"row": torch.tensor(hand), "temperature": torch.ones(len(hand))}
         return tu.get_tensordict({**nested, **dense}, non_tensor_dict=plain)
@@ -318,3 +320,50 @@ def build(
     worker = start_worker(recipe, ranks, options)
     steps = Steps(recipe, data, base, slot)
     return VerlTrainer(worker, recipe, steps, options, ranks=ranks, **given), identity
+
+
+class _Device(SimpleNamespace):
+    """Stands for ``torch.cuda``: what ``torch.cpu`` has, else a function that returns 0."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(torch.cpu, name, lambda *_, **__: 0)
+
+
+_DEVICE = _Device(
+    get_device_name=lambda *_: "CPU", is_available=lambda: False, mem_get_info=lambda *_: (0, 1)
+)
+#: Properties and methods of verl's platform, by name, with what they return; others return None.
+_VALUES = {"device_name": "cpu", "vendor_name": "cpu", "device_module": _DEVICE}
+_RETURNS: dict[str, Any] = {
+    "is_available": True, "current_device": "cpu", "device_count": 1, "ray_resource_name": "CPU",
+    "get_device_capability": (None, None), "communication_backend_name": "gloo",
+    "visible_devices_envvar": "CUDA_VISIBLE_DEVICES", "ray_noset_envvars": [],
+    "is_ipc_supported": False, "nvtx_range": contextlib.nullcontext(),
+}  # fmt: skip
+
+
+@cache
+def register_cpu() -> None:
+    """Register verl's FSDP2 engine for a CPU, for tests: upstream supports none.
+
+    To be called before anything of ``verl.workers`` is imported.
+    """
+    os.environ["VERL_PLATFORM"] = "cpu"
+    from verl.plugin.platform.platform_base import PlatformBase
+    from verl.plugin.platform.platform_manager import PlatformRegistry
+
+    def returning(value: Any) -> Any:
+        return lambda *_, **__: value
+
+    members = {name: returning(None) for name in PlatformBase.__abstractmethods__}
+    members |= {name: returning(value) for name, value in _RETURNS.items()}
+    members |= {name: property(returning(value)) for name, value in _VALUES.items()}
+    members |= dict.fromkeys(("manual_seed", "manual_seed_all"), staticmethod(torch.manual_seed))
+    PlatformRegistry.register(platform="cpu")(type("Cpu", (PlatformBase,), members))
+    from verl.workers.engine.base import EngineRegistry
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    known = {"model_type": "language_model", "backend": ["fsdp2"], "device": ["cpu"]}
+    EngineRegistry.register(**known)(FSDPEngineWithLMHead)

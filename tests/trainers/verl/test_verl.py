@@ -32,11 +32,11 @@ def rows():
             reference_logps=[-2.0, -2.0, -2.0]),
         row("grpo", "answer", [1, 2], [6], coefficient=0.1, advantage=-0.5, rank=-1,
             reference_logps=[-1.0]),
-        row("sdpo", "plain", [1], [7, 8, 9], start=1, length=2, coefficient=0.5),
+        row("sdpo", "plain", [1, 4], [7, 8, 9], start=1, length=2, coefficient=0.5),
         row("sdpo", "hinted", [1, 5, 6], [7, 8, 9], start=1, length=2),
-        row("dpo", "chosen", [2], [3, 3], coefficient=1.0, reference_logp=-4.0),
-        row("dpo", "rejected", [2], [4, 5, 6], reference_logp=-7.0),
-        row("sft", "demonstration", [9], [1, 2], coefficient=0.5),
+        row("dpo", "chosen", [2, 3], [3, 3], coefficient=1.0, reference_logp=-4.0),
+        row("dpo", "rejected", [2, 3], [4, 5, 6], reference_logp=-7.0),
+        row("sft", "demonstration", [9, 1], [1, 2], coefficient=0.5),
     ]  # fmt: skip
 
 
@@ -69,12 +69,9 @@ def packed(rows, hand):
 def outcome(loss, data, logits):
     """Call the loss as verl's engine does."""
     ids = data["input_ids"]
-    divergences = loss(student_logits=logits.unsqueeze(0), data=data)["sdpo"].squeeze(0)
-    rolled = ids.values().roll(-1)
-    logps = logits.log_softmax(-1).gather(-1, rolled.unsqueeze(-1)).squeeze(-1)
     output = {
-        name: torch.nested.nested_tensor_from_jagged(values, ids.offsets())
-        for name, values in (("log_probs", logps), ("sdpo", divergences))
+        name: torch.nested.nested_tensor_from_jagged(values.squeeze(0), ids.offsets())
+        for name, values in loss(student_logits=logits.unsqueeze(0), data=data).items()
     }
     return loss(model_output=output, data=data)[0]
 
@@ -132,6 +129,6 @@ def test_a_row_without_a_finite_loss_is_named_and_poisons_the_gradient(rows, beg
     loss, _ = begun
     data, logits = packed(rows, [6, -1])
     with torch.no_grad():
-        logits[0, 1] = -math.inf  # log p of the first taught token
+        logits[1, 1] = -math.inf  # log p of the first taught token
     assert outcome(loss, data, logits).isnan()
     assert loss.faults == ["sft sft"]

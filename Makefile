@@ -54,6 +54,7 @@ proof-monarch: $(MONARCH)/.installed ## replicas in actors of Monarch beside pro
 	$(MONARCH)/bin/python -m benchmarks.proof_monarch
 
 VERL := .venv-verl
+$(VERL): $(VERL)/.installed
 $(VERL)/.installed: requirements/verl.txt
 	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/verl.txt

@@ -288,16 +288,17 @@ def made(case: Case, known: dict[str, Any], ranks: Any) -> tuple[Any, list[Any]]
     from torch.distributed.tensor import distribute_tensor
 
     from composer_pipeline.training.recipe import TrainingRecipe
+    from composer_pipeline.training.registry import VerlOptions
     from composer_pipeline.training.rows import TrainingData
     from trainers.common.base_scores import BaseScores
     from trainers.common.steps import Steps
-    from trainers.verl.trainer import Options, VerlTrainer, start_worker
+    from trainers.verl.trainer import VerlTrainer, start_worker
 
     run = Path(known["run"])
     plain = TrainingRecipe.load(run / "recipe.yaml").model_dump()
     recipe = TrainingRecipe.model_validate(_changed(plain, case.changes))
     steps = Steps(recipe, TrainingData.load(run / "data"), BaseScores.load(run))
-    options = Options(use_remove_padding=case.packed)
+    options = VerlOptions(use_remove_padding=case.packed)
     worker = start_worker(recipe, ranks, options)
     with torch.no_grad():
         for name, parameter in _trained(worker).items():

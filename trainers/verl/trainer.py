@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from transformers import Trainer, get_scheduler
 
 from composer_pipeline.losses.step import StepRow, means
 from composer_pipeline.training.models import load_tokenizer, resolve_adapter, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.registry import VerlOptions
 from composer_pipeline.training.rows import TrainingData
 from trainers.common.base_scores import BaseScores, gate
 from trainers.common.checkpoints import ChannelStates
@@ -41,16 +41,7 @@ OPTIMIZERS: dict[str, tuple[type[Any], dict[str, Any]]] = {
 }
 
 
-class Options(BaseModel):
-    """``backend.options`` of a recipe."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    use_remove_padding: bool = False
-    """Pack the sequences of a micro-batch into one row, in place of padding them."""
-
-
-def start_worker(recipe: TrainingRecipe, ranks: Ranks, options: Options) -> Any:
+def start_worker(recipe: TrainingRecipe, ranks: Ranks, options: VerlOptions) -> Any:
     """Return verl's worker with the recipe's model."""
     cuda = torch.cuda.is_available()
     if not cuda:
@@ -114,7 +105,7 @@ class VerlTrainer:
         worker: Any,
         recipe: TrainingRecipe,
         steps: Steps,
-        options: Options,
+        options: VerlOptions,
         *,
         callbacks: Sequence[Any] = (),
         skip_steps: int = 0,
@@ -316,7 +307,7 @@ def build(
         model = load_base(resolved, recipe)
         identity = base_identity(model, load_tokenizer(resolved), recipe)
         del model
-    options = Options.model_validate(recipe.backend.options)
+    options = VerlOptions.model_validate(recipe.backend.options)
     worker = start_worker(recipe, ranks, options)
     steps = Steps(recipe, data, base, slot)
     return VerlTrainer(worker, recipe, steps, options, ranks=ranks, **given), identity

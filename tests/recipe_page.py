@@ -19,11 +19,11 @@ HEAD = """# Training recipes
 
 A training run is one YAML file (`composer-pipeline train --recipe FILE`). Shipped in
 `recipes/train`: `smoke` (two steps), `smollm2-cpu` (every channel on a CPU), `gpu-24gb` (0.5B to
-1.5B), `gpu-80gb` (7B to 8B), `gpu-8x80gb` (32B over eight GPUs), `default` (as `gpu-24gb`) and
-`demo`. The weights of `default` and `gpu-*` are those that won the [proof](proof.md). Before a run,
-`composer-pipeline train --plan` prints rows, steps and memory, and fails if the run does not fit;
-`--probe` times three real steps. Memory on a GPU is predicted; it was
-measured for two settings ([On a GPU](gpu.md)).
+1.5B), `gpu-80gb` (7B to 8B), `gpu-8x80gb` (32B over eight GPUs), `default` (as `gpu-24gb`),
+`demo`, and for [other trainers](trainers.md) `verl` and `prime-rl`. The weights of `default` and
+`gpu-*` are those that won the [proof](proof.md). Before a run, `composer-pipeline train --plan`
+prints rows, steps and memory, and fails if the run does not fit; `--probe` times three real
+steps. Memory on a GPU is predicted; it was measured for two settings ([On a GPU](gpu.md)).
 
 This page is generated from the code: `python -m tests.recipe_page > docs/recipes.md`.
 """

@@ -200,7 +200,7 @@ class VeRL:
             "model", "start_from", "lora", "channels", "data", "diloco", "ranks.processes", "steps",
             "epochs", "learning_rate", "schedule", "warmup_steps", "weight_decay", "max_grad_norm",
             "dtype", "activation_checkpointing", "attention", "micro_batch_tokens", "draw", "seed",
-            "threads",
+            "threads", "extends", "checkpoint_every",
         }  # fmt: skip
         if recipe.optimizer in ("adamw_torch", "adamw_torch_fused", "sgd"):
             reads.add("optimizer")
@@ -268,8 +268,8 @@ class PrimeRL:
         return [*self.command(python, recipe, lake, run_dir), "--plan"]
 
     def code(self) -> Sequence[Path]:
-        """Return the folder of the trainer."""
-        return _code("prime_rl")
+        """Return the trainer's file."""
+        return [repo_root() / "trainers" / "prime_rl.py"]
 
 
 def fidelity(recipe: TrainingRecipe) -> dict[str, str]:

@@ -12,7 +12,8 @@ EVERY_CHANNEL = {"demo", "smoke", "smollm2-cpu"}
 
 
 @pytest.mark.parametrize(
-    "name", ["demo", "default", "smoke", "smollm2-cpu", "gpu-24gb", "gpu-80gb", "gpu-8x80gb"]
+    "name",
+    ["demo", "default", "smoke", "smollm2-cpu", "gpu-24gb", "gpu-80gb", "gpu-8x80gb", "verl"],
 )
 def test_the_shipped_recipes_load(name):
     recipe = TrainingRecipe.load(ROOT / "recipes" / "train" / f"{name}.yaml")

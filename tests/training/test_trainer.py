@@ -21,6 +21,7 @@ from composer_pipeline.training import registry as contract
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import TRL, Carried, Needs, Refused
 from tests.places import ROOT
+from tests.trainers_page import page
 
 
 class Options(BaseModel, extra="forbid"):
@@ -205,6 +206,10 @@ def test_a_missing_package_names_the_install_line(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(InputError, match="pip install"):
         registry.validate(TrainingRecipe(name="x"))
+
+
+def test_the_page_of_trainers_is_as_the_code() -> None:
+    assert (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8") == page()
 
 
 def test_training_imports_no_heavy_module():

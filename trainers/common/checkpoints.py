@@ -36,7 +36,7 @@ from trainers.common.outer_log import EventUploader, fetch_states
 from trainers.common.policy import load_base, lora_config
 
 if TYPE_CHECKING:
-    from trainers.common.channels.base import Channel
+    from trainers.common.channels import Channel
 
 FILE = "channels.safetensors"
 #: Rounds whose state a replica keeps: the committed one and the one it contributes to.

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.common.channels.base import Channel
+from trainers.common.channels import Channel
 from trainers.common.gradients import NotFinite, StepGradients
 from trainers.common.policy import Policy, tree_attention
 from trainers.common.ranks import Ranks, distribute, idle_share

@@ -18,7 +18,7 @@ from trl import GRPOTrainer
 
 from composer_pipeline.training.recipe import Grpo as Options
 from composer_pipeline.training.rows import Group
-from trainers.common.channels.base import Channel
+from trainers.common.channels import Channel
 from trainers.common.policy import Policy
 from trainers.common.rows import Row
 from trainers.common.sampling import Sampler

@@ -33,9 +33,7 @@ from composer_pipeline.training.rows import TrainingData, loss_factors
 from composer_pipeline.training.run import HELD_OUT
 from trainers.common.adapters import load_start
 from trainers.common.base_scores import BaseScores, gate
-from trainers.common.channels.base import Channel
-from trainers.common.channels.preference import Dpo, Sft
-from trainers.common.channels.sdpo import Sdpo
+from trainers.common.channels import Channel, Dpo, Sdpo, Sft
 from trainers.common.checkpoints import ChannelStates, collect_states, restore_states
 from trainers.common.forwards import Forwards, StepResult, Windows
 from trainers.common.gradients import NotFinite, StepGradients, Watch

@@ -13,7 +13,7 @@ from torch.distributed.tensor import distribute_tensor
 from composer_pipeline.losses.sdpo import TaidScheduler
 from composer_pipeline.losses.step import StepOptions, StepRow, step_loss, token_divergence
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.common.channels.sdpo import TAID_STATE
+from trainers.common.channels import TAID_STATE
 from trainers.common.ranks import whole_copy
 
 

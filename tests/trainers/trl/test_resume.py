@@ -358,7 +358,7 @@ def short(start, tmp_path):
     _, sha, _ = ended(tmp_path, "short")
     write_recipe(recipe, tmp_path / "short")
     commits = [{"state_sha": sha}]
-    rest = {"recipe": {}, "rows": {}, "versions": {}, "fidelity": {}, "metrics": {}}
+    rest: dict[str, Any] = {"recipe": {}, "rows": {}, "versions": {}, "fidelity": {}, "metrics": {}}
     result = {**rest, "base": {"digest": "base"}, "dataset_sha": "rows", "commits": commits}
     (tmp_path / "short" / "composer.json").write_text(json.dumps(result))
     (tmp_path / "short" / "metrics.jsonl").write_text('{"event": "step"}\n')

@@ -1,1 +1,0 @@
-"""Configuration and data for PRIME-RL, which trains in an installation of its own."""

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -148,3 +149,35 @@ def test_an_adapter_as_model_says_where_it_belongs(tmp_path):
         adapter_content(str(write_model(tmp_path / "model")))
     with pytest.raises(InputError, match=r"start_from '\./none': no such folder"):
         adapter_content("./none")
+
+
+def interpreter(path: Path, does: str) -> str:
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_another_interpreter_with_the_same_packages_is_the_same_run(lake, tmp_path):
+    found = recipe(write_model(tmp_path / "model"))
+    runs = set()
+    for name in ("one", "two"):
+        python = interpreter(tmp_path / name, f'exec "{sys.executable}" "$@"')
+        there = found.model_copy(
+            update={"backend": found.backend.model_copy(update={"python": python})}
+        )
+        runs.add(prepare(lake, there, tmp_path / "runs").run_dir)
+    assert len(runs) == 1
+    assert prepare(lake, found, tmp_path / "runs").run_dir in runs
+
+
+def test_versions_are_those_of_the_chosen_interpreter_and_its_path_stays_here(lake, tmp_path):
+    found = recipe(write_model(tmp_path / "model"))
+    python = interpreter(tmp_path / "python", """echo '{"torch": "0.1", "trl": "0.2"}'""")
+    there = found.model_copy(
+        update={"backend": found.backend.model_copy(update={"python": python})}
+    )
+    result = run_module.result_of(
+        lake, there, run_module.contents(there), rows={"dpo": 1}, metrics={"dpo_active": 1.0}
+    )
+    assert result["versions"] == {"torch": "0.1", "trl": "0.2"}
+    assert str(tmp_path) not in json.dumps(result)

@@ -208,6 +208,26 @@ def test_a_missing_package_names_the_install_line(monkeypatch):
         registry.validate(TrainingRecipe(name="x"))
 
 
+def test_verl_is_asked_for_in_the_version_that_its_environment_gets(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh\necho '{"torch": "2.13.0", "verl": "0.9.0"}'\n""")
+    python.chmod(0o755)
+    recipe = TrainingRecipe(name="x", trainer="verl", backend={"python": str(python)})
+    with pytest.raises(InputError, match=r"verl==0\.9\.1 in .*, which has 0\.9\.0: make"):
+        registry.validate(recipe)
+    pins = (ROOT / "requirements" / "verl.txt").read_text(encoding="utf-8").splitlines()
+    assert {"verl==0.9.1", "torch==2.13.0"} <= set(pins)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("optimizer", "muon"), ("shared_prefix", "on"), ("eval_every", 1), ("report_to", ["wandb"])],
+)
+def test_verl_refuses_what_its_replicas_do_not_do(field: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"recipe field {field}: trainer 'verl' takes only"):
+        registry.validate(TrainingRecipe(name="x", trainer="verl", **{field: value}))
+
+
 def test_the_page_of_trainers_is_as_the_code() -> None:
     assert (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8") == page()
 

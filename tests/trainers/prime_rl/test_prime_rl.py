@@ -30,6 +30,7 @@ def recipe(**changes: Any) -> TrainingRecipe:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     lake = Lake(tmp_path_factory.mktemp("lake"))
     write_dataset(lake, rows=6)
+    write_dataset(lake, rows=2, split="validation")
     return lake
 
 

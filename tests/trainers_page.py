@@ -43,14 +43,14 @@ TAIL = """
 
 | backend | proven by | result |
 |---|---|---|
-| `trl` | CI, on CPUs; on one GPU: `make gpu-day` | [gpu.md](../benchmarks/results/gpu.md): {gpu} |
-| `verl` | `make proof-verl`: its own environment, on CPUs | [verl.md](../benchmarks/results/verl.md): {verl} |
-| Monarch, a place of replicas | `make proof-monarch`: its own environment, on CPUs | [monarch.md](../benchmarks/results/monarch.md): {monarch} |
+| `trl` | CI, on CPUs; on one GPU: `make gpu-day` | `benchmarks/results/gpu.md`: {gpu} |
+| `verl` | `make proof-verl`: its own environment, on CPUs | `benchmarks/results/verl.md`: {verl} |
+| Monarch, a place of replicas | `make proof-monarch`: its own environment, on CPUs | `benchmarks/results/monarch.md`: {monarch} |
 | `prime-rl` | files are written and compared with its configuration by reading (commit 559b447); not run, nor checked by its own package here | |
 
 ## VeRL
 
-`make proof-verl` makes `.venv-verl` from `requirements/verl.txt`. In a recipe:
+`make .venv-verl` makes its environment from `requirements/verl.txt`. In a recipe:
 
 ```yaml
 trainer: verl
@@ -61,7 +61,8 @@ backend:
 
 Rows, base pass, outer log and checkpoint are the pipeline's, in its own interpreter; each replica is a process of verl's: a
 `TrainingWorker` on FSDP2, without Ray, on one or several ranks (`ranks.processes`). Upstream supports no CPU: there our registration
-of its engine is used, and that is what was proven. On GPUs, with Ray and with rollouts of vLLM it was not run.
+of its engine is used, and that is what was proven. On the proof's small world it learns what TRL's trainer learns
+(`benchmarks/results/verl_toolworld.md`). On GPUs, with Ray and with rollouts of vLLM it was not run.
 
 ## Monarch
 
@@ -81,7 +82,7 @@ give: it is not offered.
 * TorchForge: not supported; upstream noted a pause of its development on 2026-04-23.
 * TorchTitan: not supported; it gets a row when it has a test that needs no GPU.
 * Your own: implement `Trainer` (`composer_pipeline.training.registry`), name it as an entry point of the group
-  `composer_pipeline.trainers`, and write `composer.json` with `result_of`; [`examples/own_trainer.py`](../examples/own_trainer.py) does.
+  `composer_pipeline.trainers`, and write `composer.json` with `result_of`; `examples/own_trainer.py` does.
 """
 
 

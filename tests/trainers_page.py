@@ -46,7 +46,7 @@ TAIL = """
 | `trl` | CI, on CPUs; on one GPU: `make gpu-day` | `benchmarks/results/gpu.md`: {gpu} |
 | `verl` | `make proof-verl`: its own environment, on CPUs | `benchmarks/results/verl.md`: {verl} |
 | Monarch, a place of replicas | `make proof-monarch`: its own environment, on CPUs | `benchmarks/results/monarch.md`: {monarch} |
-| `prime-rl` | files are written and compared with its configuration by reading (commit 559b447); not run, nor checked by its own package here | |
+| `prime-rl` | its files' fields were compared with its configuration (commit 559b447) by reading; not run, nor checked by its own package here | |
 
 ## VeRL
 

@@ -18,7 +18,7 @@ from composer_pipeline import Lake, train
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import TRAINERS, Carried, Needs, Refused
-from composer_pipeline.training.run import about, contents, result_of, write_json
+from composer_pipeline.training.run import about, contents, dataset_digest, result_of, write_json
 
 RECIPE = {
     "name": "argument-counts",
@@ -36,10 +36,7 @@ class Counting:
 
     def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
         """Only pairs, and not by their loss: they are counted."""
-        found: dict[str, Carried | Refused] = {
-            name: Refused("it learns from pairs only") for name in recipe.channels.weights()
-        }
-        return found | {"dpo": Carried("surrogate", "it counts sides instead of training a model")}
+        return {"dpo": Carried("surrogate", "it counts sides instead of training a model")}
 
     def needs(self, recipe: TrainingRecipe) -> Needs:
         """Only one replica, no package to install, and no field of the recipe but the weights."""
@@ -56,6 +53,8 @@ class Counting:
 
 def learn(lake: Lake, run_dir: Path) -> None:
     """Score each argument by its side, and write the scores and how many pairs they decide."""
+    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
+    digest = dataset_digest(lake, recipe)
     pairs = lake.rows("dataset_pairs", split="train")
     score: Counter[str] = Counter()
     for pair in pairs:
@@ -66,10 +65,9 @@ def learn(lake: Lake, run_dir: Path) -> None:
     write_json(run_dir / "checkpoint" / "scores.json", score)
     metrics = {"accuracy": right / len(pairs), "dpo_active": len(pairs)}
     TRAINERS.register(Counting.name, Counting)
-    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
-    rows = {"dpo": len(pairs)}
-    found = result_of(lake, recipe, contents(recipe), rows=rows, metrics=metrics)
-    write_json(run_dir / "composer.json", found)
+    rows, found = {"dpo": len(pairs)}, contents(recipe)
+    result = result_of(lake, recipe, found, dataset_sha=digest, rows=rows, metrics=metrics)
+    write_json(run_dir / "composer.json", result)
 
 
 def main() -> None:

@@ -159,7 +159,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         held = {f"held_out_loss_round_{r}": loss for r, loss in sorted(measured.items())}
         metrics_ = {**hints, **numbers, **held, "checkpoint_round": kept}
         result = {
-            **result_of(lake, recipe, found, rows=counts, metrics=metrics_),
+            **result_of(
+                lake, recipe, found, dataset_sha=digest, rows=counts, metrics=metrics_
+            ),
             "seen": data.seen,
             "dropped": data.dropped,
             "commits": [

@@ -62,7 +62,10 @@ class Trainer(Protocol):
     name: str
 
     def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
-        """Return how it computes each channel that is on, under this recipe. No torch, no I/O."""
+        """Return how it computes channels under this recipe. No torch, no I/O.
+
+        A channel that is left out is refused; those that are off may be named.
+        """
         ...
 
     def needs(self, recipe: TrainingRecipe) -> Needs:
@@ -182,14 +185,17 @@ class VerlOptions(BaseModel):
     """Pack the sequences of a micro-batch into one row instead of padding them."""
 
 
-class VeRL:
-    """Replicas trained by VeRL's worker on FSDP2, without Ray, in an interpreter of its own."""
+class VeRL(TRL):
+    """Replicas trained by VeRL's worker on FSDP2, without Ray, in an interpreter of its own.
+
+    The run, its plan (with TRL's memory) and its checkpoint are those of :class:`TRL`.
+    """
 
     name = "verl"
 
     def carries(self, recipe: TrainingRecipe) -> Mapping[str, Carried | Refused]:
-        """Return what :class:`TRL` does, without sampled answers."""
-        found = dict(TRL().carries(recipe))
+        """Return what TRL does, without sampled answers."""
+        found = dict(super().carries(recipe))
         if "grpo" in found and recipe.channels.grpo.sampled:
             found["grpo"] = Refused("VeRL's worker samples no answers without Ray and vLLM")
         return found
@@ -209,18 +215,6 @@ class VeRL:
             " backend.python"
         )
         return Needs(("torch", "verl==0.9.1"), install, True, reads, VerlOptions)
-
-    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
-        """Return the command of :class:`TRL`, which starts replicas in ``backend.python``."""
-        return TRL().command(python, recipe, lake, run_dir)
-
-    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
-        """Return the command of :class:`TRL`: the checkpoint has the same form."""
-        return TRL().merge_command(python, run_dir)
-
-    def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
-        """Return the command of :class:`TRL`, whose memory it predicts."""
-        return TRL().plan_command(python, recipe, lake, run_dir)
 
     def code(self) -> Sequence[Path]:
         """Return the folders of the trainer and of what trainers share."""
@@ -272,12 +266,18 @@ class PrimeRL:
         return [repo_root() / "trainers" / "prime_rl.py"]
 
 
+def carried(trainer: Trainer, recipe: TrainingRecipe) -> dict[str, Carried | Refused]:
+    """Return how a trainer computes each channel that is on."""
+    found, left_out = trainer.carries(recipe), Refused("it does not name it")
+    return {channel: found.get(channel, left_out) for channel in recipe.channels.weights()}
+
+
 def fidelity(recipe: TrainingRecipe) -> dict[str, str]:
     """Return how the recipe's trainer computes each channel that is on, in words."""
     trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
     return {
         channel: f"{how.fidelity}: {how.why}".rstrip(": ")
-        for channel, how in trainer.carries(recipe).items()
+        for channel, how in carried(trainer, recipe).items()
         if isinstance(how, Carried)
     }
 
@@ -334,7 +334,7 @@ def validate(recipe: TrainingRecipe) -> Trainer:
     """
     trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
     needs = trainer.needs(recipe)
-    for channel, how in trainer.carries(recipe).items():
+    for channel, how in carried(trainer, recipe).items():
         _require_accepted(trainer.name, channel, how, recipe)
     if recipe.diloco.replicas > 1 and not needs.diloco:
         raise InputError(
@@ -386,18 +386,17 @@ def _require_read(trainer: str, needs: Needs, recipe: TrainingRecipe) -> None:
     """Raise InputError for a field that has another value than its default and is not read."""
     if needs.reads is None:
         return
-    read = (*needs.reads, "name", "trainer", "backend", "accept")
-    read += () if needs.diloco else ("diloco.replicas",)
+    read = {*needs.reads, "name", "trainer", "backend", "accept"}
+    if not needs.diloco:
+        read.add("diloco.replicas")
     on = recipe.channels.weights()
     usual = dict(_leaves(TrainingRecipe(name=recipe.name).model_dump(mode="json")))
     for field, value in _leaves(recipe.model_dump(mode="json")):
         parts = field.split(".")
         names = {".".join(parts[: n + 1]) for n in range(len(parts))}
-        if parts[0] == "channels":
-            known = parts[1] not in on or parts[2] == "weight" or names & {*needs.reads}
-        else:
-            known = names & {*read}
-        if not known and value != usual.get(field):
+        # What channels carry is judged elsewhere, and those that are off do nothing.
+        apart = parts[0] == "channels" and (parts[1] not in on or parts[2] == "weight")
+        if not apart and not names & read and value != usual.get(field):
             only = json.dumps(usual.get(field))
             raise InputError(f"recipe field {field}: trainer {trainer!r} takes only {only}")
 

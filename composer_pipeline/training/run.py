@@ -41,6 +41,7 @@ from composer_pipeline.training.registry import (
     TRAINERS,
     Merger,
     Trainer,
+    carried,
     installed,
     repo_root,
     validate,
@@ -490,12 +491,11 @@ def finished(run_dir: Path) -> dict[str, Any]:
     """Return the content of a finished run's ``composer.json``."""
     if not (run_dir / RESULT).is_file():
         raise InputError(f"{run_dir} holds no finished training run")
-    text = (run_dir / RESULT).read_bytes()
+    result: dict[str, Any] = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
     try:
-        msgspec.json.decode(text, type=Result)
+        msgspec.convert(result, Result)
     except msgspec.ValidationError as error:
         raise InputError(f"{run_dir / RESULT}: {error}") from error
-    result: dict[str, Any] = json.loads(text)
     return result
 
 
@@ -522,10 +522,15 @@ def result_of(
     recipe: TrainingRecipe,
     found: Contents,
     *,
+    dataset_sha: str,
     rows: Mapping[str, int],
     metrics: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return what ``composer.json`` must hold (:class:`Result`); ``found`` is ``contents``."""
+    """Return what ``composer.json`` must hold (:class:`Result`); ``found`` is ``contents``.
+
+    ``dataset_sha`` is the ``dataset_digest`` of before the rows were read: the lake may change
+    while a run trains.
+    """
     trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
     names = {field: content["name"] for field, content in found.items()}
     public = recipe.model_dump(mode="json", exclude={"backend": {"python"}})
@@ -535,8 +540,8 @@ def result_of(
         "base": found["model"],
         "start_from": found.get("start_from"),
         "versions": versions(recipe, trainer),
-        "fidelity": {name: asdict(how) for name, how in trainer.carries(recipe).items()},
-        "dataset_sha": dataset_digest(lake, recipe),
+        "fidelity": {name: asdict(how) for name, how in carried(trainer, recipe).items()},
+        "dataset_sha": dataset_sha,
         "simulated": simulated_rows(lake, recipe),
         "rows": dict(rows),
         "metrics": dict(metrics),

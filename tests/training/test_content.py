@@ -176,8 +176,10 @@ def test_versions_are_those_of_the_chosen_interpreter_and_its_path_stays_here(la
     there = found.model_copy(
         update={"backend": found.backend.model_copy(update={"python": python})}
     )
+    contents = run_module.contents(there)
     result = run_module.result_of(
-        lake, there, run_module.contents(there), rows={"dpo": 1}, metrics={"dpo_active": 1.0}
+        lake, there, contents, dataset_sha="before", rows={"dpo": 1}, metrics={"dpo_active": 1.0}
     )
+    assert result["dataset_sha"] == "before"
     assert result["versions"] == {"torch": "0.1", "trl": "0.2"}
     assert str(tmp_path) not in json.dumps(result)

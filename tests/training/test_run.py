@@ -28,20 +28,20 @@ def model(tmp_path):
     return folder
 
 
+def write_result(run_dir, recipe, metrics):
+    rest = {"base": {}, "dataset_sha": "", "rows": {}, "versions": {}, "fidelity": {}}
+    result = {"recipe": recipe.model_dump(mode="json"), **rest, "metrics": metrics}
+    (run_dir / "composer.json").write_text(json.dumps(result))
+
+
 def test_force_keeps_the_old_run(lake, model, tmp_path, monkeypatch):
     recipe = TrainingRecipe(name="x", model=str(model))
     run = prepare(lake, recipe, tmp_path / "runs")
     active = {f"{channel}_active": 1.0 for channel in recipe.channels.weights()}
-    rest = {"base": {}, "dataset_sha": "", "rows": {}, "versions": {}, "fidelity": {}}
-
-    def write(folder, metrics):
-        result = {"recipe": recipe.model_dump(mode="json"), **rest, "metrics": metrics}
-        (folder / "composer.json").write_text(json.dumps(result))
-
-    write(run.run_dir, {"old": 1, **active})
+    write_result(run.run_dir, recipe, {"old": 1, **active})
 
     def trained(new, progress):
-        write(new.run_dir, {"new": 1, **active})
+        write_result(new.run_dir, recipe, {"new": 1, **active})
 
     monkeypatch.setattr(sys.modules["composer_pipeline.training.run"], "_execute", trained)
     assert train(lake, recipe, run.run_dir.parent).metrics == {"old": 1, **active}
@@ -62,11 +62,9 @@ def test_a_channel_that_was_trained_on_nothing_fails_the_run(
     lake, model, tmp_path, monkeypatch, metrics, why
 ):
     recipe = TrainingRecipe(name="x", model=str(model))
-    rest = {"base": {}, "dataset_sha": "", "rows": {}, "versions": {}, "fidelity": {}}
 
     def trained(new, progress):
-        result = {"recipe": recipe.model_dump(mode="json"), **rest, "metrics": metrics}
-        (new.run_dir / "composer.json").write_text(json.dumps(result))
+        write_result(new.run_dir, recipe, metrics)
 
     monkeypatch.setattr(sys.modules["composer_pipeline.training.run"], "_execute", trained)
     with pytest.raises(ComposerError, match=why):

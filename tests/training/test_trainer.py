@@ -99,6 +99,13 @@ def test_a_channel_that_cannot_be_carried_is_an_error():
     assert registry.validate(sampled()).name == "sampled"
 
 
+@pytest.mark.usefixtures("registered")
+def test_a_channel_that_a_trainer_leaves_out_is_refused(monkeypatch):
+    monkeypatch.setattr(Sampled, "carries", lambda self, recipe: {"dpo": Carried()})
+    with pytest.raises(InputError, match=r"channels\.grpo\.weight: .*does not name it"):
+        registry.validate(sampled())
+
+
 WEIGHTS: dict[str, Any] = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
 ACCEPT: dict[str, Any] = {"accept": {"grpo": "sampled"}}
 

@@ -9,7 +9,13 @@ import dagster as dg
 
 from assets.pages import records, run_dir_of
 from assets.partitions import day_ranges, partition_days
-from assets.resources import LakeResource, RecipesResource, SessionsResource, TeachersResource
+from assets.resources import (
+    LakeResource,
+    RecipesResource,
+    RepositoriesResource,
+    SessionsResource,
+    TeachersResource,
+)
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import (
     Lake,
@@ -240,6 +246,7 @@ TABLE_OF = {
     "raw_sessions": ("raw_files", ""),
     "trace_states": ("states", "files"),
     "error_hints": ("hints", "hints"),
+    "edit_outcomes": ("outcomes", ""),
     "preference_pairs": ("pairs", ""),
     "normalized_pairs": ("normalized_pairs", ""),
 }
@@ -253,6 +260,7 @@ def _stale_days(
     sessions: SessionsResource,
     recipes: RecipesResource,
     teachers: TeachersResource,
+    repositories: RepositoriesResource,
 ) -> Stale:
     from composer_pipeline.maintenance import status
     from composer_pipeline.teachers.teachers import TeacherSet
@@ -264,6 +272,10 @@ def _stale_days(
             return status.stale_states(store)
         case "error_hints":
             return status.stale_hints(store)
+        case "edit_outcomes":
+            from composer_pipeline.survival.stage import stale_outcomes
+
+            return stale_outcomes(store, repositories=repositories.folders())
         case "preference_pairs":
             return status.stale_pairs(store, recipes.rules())
         case "normalized_pairs":
@@ -333,6 +345,7 @@ def _checks_of(key: dg.AssetKey, table: str, stage: str, **keys: str) -> dg.Asse
         sessions: SessionsResource,
         recipes: RecipesResource,
         teachers: TeachersResource,
+        repositories: RepositoriesResource,
     ) -> Iterator[dg.AssetCheckResult]:
         from composer_pipeline.maintenance.verify import doubled_rows, wrong_columns
         from composer_pipeline.preferences.quality import leaks
@@ -347,7 +360,7 @@ def _checks_of(key: dg.AssetKey, table: str, stage: str, **keys: str) -> dg.Asse
             found["rows_accounted_for"] = [f"{leak.row_id} {leak.what}" for leak in lost]
         for name, violations in found.items():
             yield _result(violations, VIOLATIONS[name], name)
-        stale = _stale_days(asset, store, sessions, recipes, teachers)
+        stale = _stale_days(asset, store, sessions, recipes, teachers, repositories)
         yield up_to_date(stale, asset, context.instance.get_materialized_partitions(key))
         yield yesterday_is_there(stale, str(datetime.now(UTC).date()))
 

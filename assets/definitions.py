@@ -29,6 +29,7 @@ def build_defs(
         assets=[
             traces.raw_sessions,
             traces.trace_states,
+            traces.edit_outcomes,
             money.budget,
             money.replay_plan,
             *([build_replay(teachers)] if teachers else []),

@@ -49,6 +49,15 @@ PLOTS: Mapping[str, Mapping[str, str]] = {
         "soft_failure": "hints from an output that shows a failure which was not reported",
         "mean_leakage": "share of the failing call's words that its hint repeats",
     },
+    "edit_outcomes": {
+        **_DAILY,
+        "kept": "edits whose lines were all committed and lasted 20 commits of the file or 7 days",
+        "committed": "edits of which half or more was committed",
+        "gone": "edits of which less than half was committed",
+        "refined": "of which less than half was committed, and the session replaced the rest",
+        "alive_commit": "mean share of an edit's lines in the commit",
+        "alive_today": "mean share of an edit's lines alive at the last look",
+    },
     "budget": {
         "spent_usd": "bills of all calls",
         "reserved_usd": "worst cases of the calls in flight",

@@ -116,7 +116,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         owners=OWNERS,
         partitions_def=DAYS,
         backfill_policy=PAID,
-        deps=["trace_states", *reply_keys],
+        deps=["trace_states", "edit_outcomes", *reply_keys],
         code_version=f"{PAIRS_VERSION}.{CONVERTER_VERSION}",
         metadata=table_metadata("pairs"),
     )

@@ -46,6 +46,21 @@ class SessionsResource(dg.ConfigurableResource[None]):
         return [Path(self.path).expanduser()]
 
 
+class RepositoriesResource(dg.ConfigurableResource[None]):
+    """The file of repositories that git is asked in (``COMPOSER_REPOSITORIES``), if there is one.
+
+    A repository that sessions worked in, and that is where it was, need not be named.
+    """
+
+    file: str = ""
+
+    def folders(self) -> tuple[str, ...]:
+        """Return the folders that the file names."""
+        from composer_pipeline.survival.stage import read_repositories
+
+        return read_repositories(self.file) if self.file else ()
+
+
 class TeachersResource(dg.ConfigurableResource[None]):
     """The teacher file, the ledger's path and the default ceiling of a run.
 
@@ -104,6 +119,7 @@ def default_resources(settings: Settings) -> dict[str, object]:
     return {
         "lake": LakeResource(url=settings.lake),
         "sessions": SessionsResource(path=settings.sessions),
+        "repositories": RepositoriesResource(file=settings.repositories),
         "teachers": TeachersResource(
             file=settings.teachers,
             ledger="" if "://" in settings.ledger else settings.ledger,

@@ -13,13 +13,16 @@ from assets.resources import (
     LakeResource,
     PublicationResource,
     RecipesResource,
+    RepositoriesResource,
     RetentionResource,
     SessionsResource,
     TeachersResource,
 )
 from composer_pipeline.errors import InputError
 
-FREE_SELECTION = dg.AssetSelection.assets("raw_sessions", "trace_states", "error_hints")
+FREE_SELECTION = dg.AssetSelection.assets(
+    "raw_sessions", "trace_states", "error_hints", "edit_outcomes"
+)
 PAIRS_SELECTION = dg.AssetSelection.assets("preference_pairs", "normalized_pairs")
 REPLAY_SELECTION = (
     dg.AssetSelection.assets("replay_plan")
@@ -32,6 +35,12 @@ harvest_job = dg.define_asset_job(
     selection=FREE_SELECTION,
     partitions_def=DAYS,
     description="Archive changed sessions, and parse them into states and hints; costs nothing.",
+)
+outcomes_job = dg.define_asset_job(
+    "outcomes",
+    selection=dg.AssetSelection.assets("edit_outcomes"),
+    partitions_def=DAYS,
+    description="Ask git what became of the agent's edits; costs nothing.",
 )
 plan_job = dg.define_asset_job(
     "plan",
@@ -201,6 +210,20 @@ def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
 
 
 @_schedule(
+    "0 3 * * *",
+    outcomes_job,
+    "Ask git again about the edits of days that are young and whose repositories changed.",
+    on=True,
+)
+def nightly_outcomes(lake: LakeResource, repositories: RepositoriesResource) -> Requests:
+    """Request one run for each range of days whose outcomes are not current."""
+    from composer_pipeline.survival.stage import stale_outcomes
+
+    days = stale_outcomes(lake.open(), repositories=repositories.folders())
+    yield from _runs(lake, days, "No repository has changed since the last look.")
+
+
+@_schedule(
     "30 3 * * *",
     replay_job,
     "Buy the missing replies of each teacher for the last month. Off by default: it spends money.",
@@ -328,6 +351,7 @@ def _runs(
 
 JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
     harvest_job,
+    outcomes_job,
     plan_job,
     replay_job,
     pairs_job,
@@ -339,6 +363,7 @@ JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
 ]
 SCHEDULES = [
     nightly_harvest,
+    nightly_outcomes,
     nightly_replay,
     nightly_pairs,
     nightly_publish,

@@ -5,9 +5,15 @@ import dagster as dg
 from assets.failures import one_sentence
 from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE, TRANSIENT, days_of
-from assets.resources import LakeResource, SessionsResource, TeachersResource
+from assets.resources import (
+    LakeResource,
+    RepositoriesResource,
+    SessionsResource,
+    TeachersResource,
+)
+from composer_pipeline.charts import bars, markdown_image
 from composer_pipeline.lake.schema import SCHEMA_VERSION
-from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
+from composer_pipeline.versions import OUTCOMES_VERSION, PARSER_VERSION, REDACTION_VERSION
 
 
 @dg.asset(
@@ -75,3 +81,44 @@ def trace_states(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
             },
             partition_key=day,
         )
+
+
+@dg.asset(
+    group_name="traces",
+    kinds={"python", "parquet", "git"},
+    owners=OWNERS,
+    partitions_def=DAYS,
+    backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
+    deps=[trace_states],
+    retry_policy=TRANSIENT,
+    code_version=OUTCOMES_VERSION,
+    metadata=table_metadata("outcomes"),
+)
+@explained
+@one_sentence
+def edit_outcomes(
+    context: dg.AssetExecutionContext, lake: LakeResource, repositories: RepositoriesResource
+) -> None:
+    """What became of the lines that each response added: in the commit, and later, from git."""
+    from composer_pipeline.survival.judge import judge_outcomes
+    from composer_pipeline.survival.stage import evaluate_outcomes
+
+    store, days = lake.open(), days_of(context)
+    page = TablePage("edit_outcomes", "outcomes", store, days)
+    report = evaluate_outcomes(store, days=days, repositories=repositories.folders())
+    for problem in report.problems:
+        context.log.warning(problem)
+    for day in days:
+        found = judge_outcomes(store, days=[day])
+        shares = {
+            name: share.value for name, share in found.alive.items() if share.value is not None
+        }
+        numbers = {**found.fates, **{f"unknown_{why}": n for why, n in found.unknown.items()}}
+        alive = {f"alive_{name}": shares[name] for name in ("commit", "today") if name in shares}
+        picture = markdown_image(bars(shares, total=1), "share of the added lines that is alive")
+        context.add_asset_metadata(
+            {**page.of(day, numbers | alive),
+             **({"lines_alive": dg.MetadataValue.md(picture)} if shares else {})},
+            partition_key=day,
+        )  # fmt: skip

@@ -50,6 +50,7 @@ class Settings(BaseModel):
     ledger: str = ""
     max_usd: str = "1.00"
     exclude: str = ""
+    repositories: str = ""
     publish_repo: str = ""
     publish_nightly: bool = False
     first_day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""

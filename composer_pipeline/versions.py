@@ -8,6 +8,8 @@ REDACTION_VERSION = 8
 CONVERTER_VERSION = "1"
 #: Error turns to hints.
 HINTS_VERSION = "2"
+#: Edits and git to outcomes.
+OUTCOMES_VERSION = "1"
 #: States and replies to votes and pairs.
 PAIRS_VERSION = "4"
 #: Pairs and a recipe to normalised pairs.

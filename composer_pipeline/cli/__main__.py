@@ -30,7 +30,7 @@ COMMANDS = (setup, traces, teachers, maintenance, preferences, dataset, training
 
 #: The commands as ``--help`` lists them, in the order in which they are first used.
 PARTS = {
-    "Data": ("init", "ingest", "status", "sessions", "states", "state"),
+    "Data": ("init", "ingest", "status", "sessions", "states", "state", "outcomes"),
     "Money": ("plan", "preview", "replay", "budget"),
     "Preferences": ("pairs", "pair", "label", "statistics", "sufficiency", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),

@@ -102,9 +102,9 @@ def export(
     """Write the dataset in a training format, or whole sessions for other tools.
 
     Args:
-        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints),
-            sharegpt (pairs for LLaMA-Factory); or for whole sessions, which need no dataset: atif
-            (ATIF 1.8), pi (Pi, for trace viewers).
+        format: dpo (pairs), kto (unpaired), kto_git (edits that people kept or did not), sft (the
+            teachers' consensus), sdpo (hints), sharegpt (pairs for LLaMA-Factory); or for whole
+            sessions, which need no dataset: atif (ATIF 1.8), pi (Pi, for trace viewers).
         out: a .parquet file (sharegpt: .jsonl), or a folder for one file per split; for atif and
             pi a folder for one or more files per session.
         samples: Parquet or JSONL of {state_id, student, action}: a model's own actions, which

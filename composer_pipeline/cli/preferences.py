@@ -365,11 +365,12 @@ def _show_sides(console: Console, facts: Facts) -> None:
         console.rule("the agent", style="dim")
         console.print(_side(agent, None, "red"))
         return
-    rejects = facts["reason"] in ("pair", "fixup", "recovery")
+    rejects = facts["reason"] in ("pair", "fixup", "recovery", "hindsight")
     table = Table(expand=True, show_lines=False, padding=(0, 1))
     left = "rejected: the agent" if rejects else "the agent"
     table.add_column(Text(f"{left} ({agent['model'] or '?'})"), ratio=1, overflow="fold")
-    later = "the agent, later" if facts["reason"] in ("fixup", "recovery") else "?"
+    own = {"fixup": "the agent, later", "recovery": "the agent, later", "hindsight": "as committed"}
+    later = own.get(facts["reason"], "?")
     spokesman = next((t["teacher"] for t in facts["teachers"] if t.get("spokesman")), later)
     right = "chosen" if rejects else "the teachers"
     table.add_column(Text(f"{right}: {spokesman}"), ratio=1, overflow="fold")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from composer_pipeline.cli.common import (
     Bar,
+    DayFilter,
     JsonOption,
     LakeOption,
     SessionFilter,
@@ -26,6 +27,9 @@ from composer_pipeline.cli.common import (
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.states.state import TraceState, block_text, blocks_of
+
+if TYPE_CHECKING:
+    from composer_pipeline.survival.judge import Judgement
 
 
 @app.command
@@ -137,6 +141,7 @@ def sessions(
 _SHOWN = (
     "state_id", "session_id", "message_id", "fidelity", "on_active_path", "repaired", "error_kind",
     "verdict", "verdict_reason", "culprit_state_id", "culprit_by", "caused_error", "hint",
+    "fate", "kept", "survival",
 )  # fmt: skip
 
 
@@ -164,6 +169,88 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
         "next": results,
     }
     show(out, True, "")
+
+
+@app.command
+def outcomes(
+    *,
+    repositories: Path | None = None,
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Ask git what became of the agent's edits, and say which labels and teachers foretold it.
+
+    Days are looked at again while they are young and a repository has changed; with --day, always.
+    Nothing is written to a repository, and nothing is fetched.
+
+    Args:
+        repositories: YAML file whose `repositories` are folders to look in for sessions whose own
+            folder is no repository, or no longer (COMPOSER_REPOSITORIES).
+    """
+    from composer_pipeline.settings import Settings
+    from composer_pipeline.survival.judge import judge_outcomes
+    from composer_pipeline.survival.stage import (
+        evaluate_outcomes,
+        read_repositories,
+        stale_outcomes,
+    )
+
+    store = open_lake(lake)
+    if not store.days("states"):
+        raise InputError(f"lake {store.url} has no states; run ingest first")
+    file = repositories or Settings.from_env().repositories
+    named = read_repositories(file) if file else ()
+    days = only.days(store)
+    with Bar() as progress:
+        stale = stale_outcomes(store, repositories=named) if days is None else days
+        report = evaluate_outcomes(store, days=stale, repositories=named, progress=progress)
+    found = judge_outcomes(store, days=days)
+    if as_json:
+        show({"looked": report.to_dict(), **found.to_dict()}, True, "")
+        return
+    for problem in report.problems:
+        err.print(problem, markup=False, highlight=False, soft_wrap=True)
+    show_outcomes(Console(), found)
+
+
+def show_outcomes(console: Console, found: "Judgement") -> None:
+    """Print what became of the edits, and what foretold it."""
+    fates = {**found.fates, **{f"unknown: {why}": n for why, n in found.unknown.items()}}
+    if not fates:
+        console.print(Text("No edit has lines that can be followed."))
+        return
+    table = Table("edits", "states", title="what became of the edits", title_justify="left")
+    for name, number in fates.items():
+        table.add_row(name, str(number))
+    console.print(table)
+    if not found.alive:
+        return
+    table = Table("after", "lines alive", "states", "sessions")
+    for horizon, share in found.alive.items():
+        table.add_row(
+            _AFTER.get(horizon, horizon), str(share), str(share.states), str(share.sessions)
+        )
+    console.print(table)
+    table = Table("sign", "AUC of gone", "gone with it", "gone without", "states with it")
+    for name, sign in {**found.signs, **found.teachers}.items():
+        shares = (sign.auc, sign.with_it, sign.without_it)
+        table.add_row(name, *map(str, shares), str(sign.with_it.states))
+    console.print(table)
+    if found.contested is not None:
+        line = (
+            f"Where the teachers agreed against the agent, git kept the agent's edit whole in"
+            f" {found.contested} of {found.contested.states} states."
+        )
+        console.print(Text(line))
+    line = "Gone: less than half of the lines are in the commit, whoever took them out."
+    console.print(Text(line, style="dim"))
+
+
+_AFTER = {
+    "commit": "the commit", "1": "1 commit of the file", "5": "5 commits", "20": "20 commits",
+    "7d": "7 days", "30d": "30 days", "today": "the last look",
+}  # fmt: skip
 
 
 @app.command
@@ -258,6 +345,10 @@ def show_state(
         error = block.get("is_error") is True
         console.print(Text(_cut_block(block_text(block), _RESULT), style="red" if error else ""))
     show_chain(console, chain, state.state_id)
+    if state.fate:
+        console.rule(f"what became of its lines: {state.fate}", style="dim")
+        line = f"{state.kept:.0%} in the commit, {state.survival:.0%} alive at the last look"
+        console.print(Text(line))
     _show_mistake(console, state)
 
 

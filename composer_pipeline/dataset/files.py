@@ -24,6 +24,7 @@ CONFIGS: dict[str, str] = {
     "hints": "dataset_hints",
     "sft": "dataset_sft",
     "successes": "dataset_successes",
+    "kto": "dataset_kto",
     "replies": "dataset_replies",
     "drops": "dataset_drops",
 }

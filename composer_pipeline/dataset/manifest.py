@@ -31,8 +31,8 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality import ALL
 
 #: What a build reads on its days, besides the sessions.
-_BY_DAY = ("normalized_pairs", "replies", "hints", "states", "messages", "chains", "toolsets",
-           "votes")  # fmt: skip
+_BY_DAY = ("normalized_pairs", "replies", "hints", "outcomes", "states", "messages", "chains",
+           "toolsets", "votes")  # fmt: skip
 _AGAIN = "run composer-pipeline dataset"
 
 
@@ -71,7 +71,7 @@ class Build(msgspec.Struct, frozen=True):
 
 def _derivation(lake: Lake) -> Derivation:
     """Return what a build is made from: the tables on the days that contribute rows."""
-    days = sorted({day for table in _BY_DAY[:3] for day in lake.days(table)})
+    days = sorted({day for table in _BY_DAY[:4] for day in lake.days(table)})
     inputs = [
         (table, part)
         for table in (*_BY_DAY, "sessions")

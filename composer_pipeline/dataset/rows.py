@@ -260,13 +260,14 @@ class DayInputs:
     """What is known of a day's states beside the trace.
 
     ``replies`` are the usable replies by state, ``costs`` what all replies were billed in
-    picodollars, ``hints`` rows of the table.
+    picodollars, ``hints`` rows of the table, ``min_survival`` is the preference recipe's.
     """
 
     replies: Mapping[str, Sequence[Reply]]
     costs: Mapping[str, int]
     hints: Mapping[str, Row]
     tools: Toolsets
+    min_survival: float = 0.0
 
 
 def session_rows(
@@ -286,12 +287,13 @@ def session_rows(
     votes = {s.state_id: vote(s, day.replies[s.state_id])
              for s in states if s.state_id in day.replies}  # fmt: skip
     decided = {name for name, outcome in votes.items() if outcome.winner_action}
-    worked = {state.state_id for state in _own_successes(states, decided)}
+    worked = {s.state_id for s in _own_successes(states, decided, day.min_survival)}
     chain_id, chain, texts = None, GrowingChain(), MessageTexts()
     tool_texts: dict[str, list[str]] = {}
     for state in sorted(states, key=_order):
         name = state.state_id
-        if name not in decided | worked and name not in spans:
+        label = _LABELS.get(state.fate or "")
+        if name not in decided | worked and name not in spans and label is None:
             continue
         if state.chain_id != chain_id:
             chain_id, chain, texts = state.chain_id, GrowingChain(), MessageTexts()
@@ -318,22 +320,33 @@ def session_rows(
         own = {"model": state.model, "action": action, "action_text": action_text(action)}
         if name in worked:
             yield "dataset_successes", {**base, **own}
+        if label is not None:
+            shares = {"kept": state.kept, "survival": state.survival}
+            yield "dataset_kto", {**base, **own, **shares, "label": label}
         if name in spans:
             better = _better(state, recovered.get(name))
             yield "dataset_hints", {**base, **own, **_hint(day.hints[name], better)}
 
 
-def _own_successes(states: Iterable[TraceState], decided: Collection[str]) -> list[TraceState]:
+#: Fates of an edit that say what people wanted; a refined one says neither.
+_LABELS = {"kept": True, "gone": False}
+
+
+def _own_successes(
+    states: Iterable[TraceState], decided: Collection[str], min_survival: float
+) -> list[TraceState]:
     """Return states without a consensus whose action worked, a few of each session.
 
-    Only actions with a tool call: nothing shows that a text was right.
+    Only actions with a tool call: nothing shows that a text was right. What git knows decides, and
+    what it knows to be kept comes first.
     """
     found = [
         state
         for state in states
         if state.action.tool_calls and state.state_id not in decided and succeeded(state)
-    ]
-    found.sort(key=lambda state: (state.session_id, draw(state.state_id)))
+        and (state.survival is None or state.survival >= min_survival)
+    ]  # fmt: skip
+    found.sort(key=lambda s: (s.session_id, s.fate != "kept", draw(s.state_id)))
     by_session = groupby(found, key=lambda state: state.session_id)
     return [state for _, own in by_session for state in islice(own, _PER_SESSION)]
 
@@ -372,6 +385,7 @@ def _group(state: TraceState, replies: Sequence[Reply], outcome: Vote) -> Row:
         "sources": [AGENT, *(reply.teacher for reply in replies)],
         **answer_columns([agent, *map(Answer.of, replies)]),
         "simulated": any(reply.simulated for reply in replies),
+        "survival": state.survival,
         "consensus": consensus,
         "consensus_text": action_text(consensus),
     }

@@ -53,6 +53,7 @@ from composer_pipeline.preferences.eligibility import (
 from composer_pipeline.preferences.pairs import drop
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress
+from composer_pipeline.states.fates import fates_of
 from composer_pipeline.states.load import StatesOnDemand
 from composer_pipeline.states.state import TraceState, draw
 from composer_pipeline.training.windows import RowCutter
@@ -108,7 +109,7 @@ class Selection:
 
     def __init__(self, lake: Lake, rules: PreferenceRules, consent: Consent | None = None) -> None:
         self.barred = Barred(lake, consent)
-        self._rules = rules.contamination
+        self._rules, self.min_survival = rules.contamination, rules.min_survival
         self._benchmarks = Benchmarks.of_rules(rules)
         self._evidence: dict[str, set[str]] = defaultdict(set)
         for row in lake.rows("votes", columns=["session_id", "contamination"]):
@@ -178,7 +179,7 @@ class Gathering:
 
     def run(self, progress: Progress | None) -> None:
         """Read every day."""
-        tables = ("normalized_pairs", "replies", "hints")
+        tables = ("normalized_pairs", "replies", "hints", "outcomes")
         days = sorted({day for table in tables for day in self._lake.days(table)})
         for done, day in enumerate(days, start=1):
             bought = read_replies(self._lake, day)
@@ -238,11 +239,12 @@ class Gathering:
     def _states(self, day: str, replies: Replies, costs: Mapping[str, int]) -> None:
         """Add the rows of a day's states, and show them to the selection and the links."""
         hints = {row["state_id"]: row for row in self._lake.rows("hints", days=[day])}
-        if not replies and not hints:
+        fates = fates_of(self._lake, day)
+        if not (replies or hints or fates):
             return
         held = StatesOnDemand(self._lake, [day], kept=0)
         tools = Toolsets(self._lake, held.states)
-        inputs = DayInputs(replies, costs, hints, tools)
+        inputs = DayInputs(replies, costs, hints, tools, self._selection.min_survival)
         answers = answers_of_day(self._lake, day)
         drops = self.answers[day]
         for states in _sessions(held):

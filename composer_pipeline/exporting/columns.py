@@ -6,6 +6,7 @@ format    a row
 dpo       a pair: ``prompt``, ``chosen``, ``rejected``, ``tools``
 kto       one side of a pair: ``prompt``, ``completion``, ``label``, ``tools``
 sft       a state and the teachers' consensus (DAgger): ``prompt``, ``completion``, ``tools``
+kto_git   an edit of the agent and whether people kept it: as kto, with ``kept``, ``survival``
 sdpo      a state, the agent's action and what was wrong: ``prompt``, ``completion``,
           ``privileged_context``, ``tools``
 sharegpt  a pair as a conversation, for LLaMA-Factory: JSON lines
@@ -46,6 +47,9 @@ _OF_PAIR = {**_STATE, "pair_id": _S, "tier": _S, "weight": _F, "student": _S}
 COLUMNS: dict[str, dict[str, pa.DataType]] = {
     "dpo": dict.fromkeys(("prompt", "chosen", "rejected", "tools"), JSON_LIST) | _OF_PAIR,
     "kto": dict.fromkeys(("prompt", "completion", "tools"), JSON_LIST) | {"label": _B} | _OF_PAIR,
+    "kto_git": dict.fromkeys(("prompt", "completion", "tools"), JSON_LIST)
+    | {"label": _B, "kept": _F, "survival": _F}
+    | _STATE,
     "sft": dict.fromkeys(("prompt", "completion", "tools"), JSON_LIST)
     | _STATE
     | {"agrees_with_student": _B},
@@ -77,6 +81,9 @@ def _rows(
                 yield {**row, "completion": row["rejected"], "label": False}
             else:
                 yield row
+    elif form == "kto_git":
+        for row in lake.iter_rows("dataset_kto"):
+            yield {**row, "completion": row["action"], "simulated": False}
     elif form == "sft":
         yield from _sft(lake, rules, left)
     else:

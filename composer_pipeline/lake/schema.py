@@ -79,12 +79,12 @@ PAIR_COLUMNS: _Columns = {
     "source": (
         TEXT,
         "teachers; fixup: the agent's edit with its own later fix folded in; recovery: its own"
-        " later call that worked in place of the failed one",
+        " later call that worked in place of the failed one; hindsight: the edit as committed",
     ),
     "evidence": (TEXT, "what the error said, for fixup and recovery; else null"),
     "distance": (INT32, "states from the action to the one that mended it; null for teachers"),
     "verified_by": (TEXT, "state whose check or call worked afterwards; null for teachers"),
-    "tier": (TEXT, "gold or silver; fixup and recovery have no vote"),
+    "tier": (TEXT, "gold or silver; of a source without a vote, its name"),
     "n_teachers": (INT32, "usable teacher replies"),
     "n_agree": (INT32, "families in the winning cluster"),
     "n_families": (INT32, "families that voted"),
@@ -115,6 +115,9 @@ PAIR_COLUMNS: _Columns = {
     "weight_reason": (TEXT, "why the weight is not 1, or empty"),
     "contamination": (STRINGS, "evidence that the session works on a benchmark's repository"),
     "student": (TEXT, "recorded, or the name of the model whose sampled action is rejected"),
+    "kept": (FLOAT, "share of the agent's added lines in the commit that carries them, from git"),
+    "survival": (FLOAT, "share of them alive at the last look; null where git does not know"),
+    "contested": (FLAG, "git kept all of the agent's lines for 20 commits of the file or 7 days"),
     "training_terms": (
         TEXT,
         "the loosest of the voters' (as in replies): enforced, declared, unknown, not enforced;"
@@ -315,6 +318,7 @@ DATASET_GROUPS = _dataset(
     {
         **_TASK,
         "consensus_text": (TEXT, "the consensus as a person reads it"),
+        "survival": (FLOAT, "share of the agent's added lines alive at the last look, from git"),
         **_PROMPT,
         "candidates": (JSON_LIST, "assistant messages: the agent's, then the teachers'"),
         "sources": (STRINGS, "agent, or the teacher's name, for each candidate"),
@@ -374,6 +378,24 @@ DATASET_SUCCESSES = _dataset(
     " states that no teacher decided.",
     ("state_id",),
     {**_TASK, **_ACTION, **_IDS},
+)
+
+DATASET_KTO = _dataset(
+    "dataset_kto",
+    "Edits that people kept and edits that they did not, from git, for unpaired training.",
+    ("state_id",),
+    {
+        **_TASK,
+        "label": (
+            FLAG,
+            "true: all added lines were committed, and alive 20 commits of the file or 7 days"
+            " later; false: less than half were committed, and the session did not replace them",
+        ),
+        **_ACTION,
+        "kept": PAIR_COLUMNS["kept"],
+        "survival": PAIR_COLUMNS["survival"],
+        **_IDS,
+    },
 )
 
 DATASET_REPLIES = _dataset(
@@ -575,6 +597,47 @@ STATES = _table(
 )
 
 
+OUTCOMES = _table(
+    "outcomes",
+    "What became of the lines that a response added, from git: one row a state and horizon.",
+    ("state_id", "horizon"),
+    ("day",),
+    {
+        **STATE_ID,
+        "horizon": (
+            TEXT,
+            "commit: the one that carries the edit; 1, 5, 20: after so many later commits of the"
+            " file; 7d, 30d: after so many days; today: at the last look",
+        ),
+        "status": (TEXT, "known, pending (too early), or unknown"),
+        "why": (
+            TEXT,
+            "why it is not known: too_early, not_committed, no_repository, shallow, rewritten,"
+            " missing, binary, too_large, other_user, no_git",
+        ),
+        "lines": (INT32, "distinct lines that the response added and that can be followed"),
+        "alive": (INT32, "those that the file has at the horizon, however formatted; or null"),
+        "by_session": (INT32, "of the others, those that a later edit of the session took out"),
+        "by_others": (INT32, "those that an edit of another session did; the rest is not known"),
+        "commit": (TEXT, "hash of the commit at the horizon"),
+        "how": (
+            TEXT,
+            "how the commit was found: named (in the session's output), trailer, lines, or time:"
+            " the first commit of the file after the edit",
+        ),
+        "sure": (FLOAT, "how sure that is, in [0, 1]"),
+        "seconds": (INT64, "from the edit to the commit at the horizon"),
+        "repository": (TEXT, "hash of the repository's first commit, equal for its clones"),
+        "committed_action": (
+            TEXT,
+            "at the horizon commit: the action with its edit as it was committed, before the user"
+            " said more, as JSON like action, redacted; null in most rows",
+        ),
+        "looked_at": (TIMESTAMP, "when git was asked"),
+    },
+    compact=True,
+)
+
 RAW_FILES = _table(
     "raw_files",
     "One row for each harvested session file: where it was and which archived bytes it has.",
@@ -669,6 +732,7 @@ TABLES: dict[str, TableSpec] = {
         TOOLSETS,
         REPLIES,
         HINTS,
+        OUTCOMES,
         PAIRS,
         NORMALIZED_PAIRS,
         DROPS,
@@ -678,6 +742,7 @@ TABLES: dict[str, TableSpec] = {
         DATASET_HINTS,
         DATASET_SFT,
         DATASET_SUCCESSES,
+        DATASET_KTO,
         DATASET_REPLIES,
         DATASET_DROPS,
         VOTES,

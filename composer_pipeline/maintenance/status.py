@@ -264,6 +264,7 @@ TABLE_OF: Mapping[str, str] = {
     "raw_sessions": "raw_files",
     "trace_states": "states",
     "error_hints": "hints",
+    "edit_outcomes": "outcomes",
     "preference_pairs": "pairs",
     "normalized_pairs": "normalized_pairs",
 }

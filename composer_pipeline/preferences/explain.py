@@ -102,6 +102,8 @@ _OWN = {
     " state {verified_by}; the fix is folded in. It said: {evidence}",
     "recovery": "The agent's own call {distance} states later worked in its place (state"
     " {verified_by}). It said: {evidence}",
+    "hindsight": "This is the edit as it was committed, before the user said more; who changed it"
+    " is not known.",
 }
 
 

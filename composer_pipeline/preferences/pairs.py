@@ -39,6 +39,7 @@ from composer_pipeline.preferences.rules import (
 )
 from composer_pipeline.preferences.vote import Vote, home_of, vote
 from composer_pipeline.preferences.vote_rows import CONFIRMED, first_tool, vote_row
+from composer_pipeline.redaction.redact import redact_json
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState
@@ -46,11 +47,11 @@ from composer_pipeline.versions import CONVERTER_VERSION, PAIRS_VERSION
 
 #: The stage of these drops.
 STAGE = "pairs"
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 #: The student of a pair whose rejected side is the agent's action in the trace.
 RECORDED = "recorded"
 #: Sources of pairs whose chosen side is the agent's own.
-OWN_SOURCES = frozenset({"fixup", "recovery"})
+OWN_SOURCES = frozenset({"fixup", "recovery", "hindsight"})
 
 Row = dict[str, Any]
 
@@ -89,6 +90,9 @@ def select(
             reason = row["weight_reason"]
             step = _step("1:hindsight", row)
             drops.append(drop(row, step, "outcome", row["outcome"], reason, "weight 0"))
+        elif row["contested"] and rules.contested == "drop":
+            step = _step("1:contested", row)
+            drops.append(drop(row, step, "rejected", "survival", str(row["survival"]), "< 1"))
         else:
             kept.append(row)
     cap = rules.max_pairs_per_session
@@ -138,7 +142,7 @@ def _precedence(row: Row) -> tuple[bool, float, float, str]:
 
 def pairs_derivation(lake: Lake, day: str, rules: PreferenceRules) -> Derivation:
     """Return what a day's ``votes`` and ``pairs`` are made from."""
-    tables = ("states", "messages", "chains", "toolsets")
+    tables = ("states", "messages", "chains", "toolsets", "outcomes")
     return Derivation(
         "votes",
         {"day": day},
@@ -219,6 +223,9 @@ def _sides(state: TraceState, better: Action, tools: Toolset, weights: Hindsight
         "weight_reason": reason,
         "contamination": [],
         "student": RECORDED,
+        "kept": state.kept,
+        "survival": state.survival,
+        "contested": state.fate == "kept",
     }
 
 
@@ -229,6 +236,7 @@ def own_pairs(
 
     *Fix-up*: an edit that caused a failure against the same edit with the session's own later fix
     folded in. *Recovery*: a call that was a mistake against the agent's own later call that worked.
+    *Hindsight*: an edit against the same edit as it was committed, before the user said more.
     """
     found = []
     for state, action, about in own_fixes(states):
@@ -265,6 +273,10 @@ def own_fixes(states: Sequence[TraceState]) -> Iterator[tuple[TraceState, Action
                 "distance": recovery.distance,
                 "verified_by": recovery.state_id,
             }
+        elif state.committed_action is not None:
+            # By the rules of now: the lake may have been redacted by others.
+            action = Action.from_json(redact_json(state.committed_action.encode())[0].decode())
+            about = {"source": "hindsight", "evidence": None, "distance": None, "verified_by": None}
         else:
             continue
         yield state, action, about

@@ -546,7 +546,8 @@ _STAGES: dict[str, tuple[str, str]] = {
         "SELECT state_id AS id, 'pairs' AS place, day, tier AS why FROM pairs"
         " WHERE coalesce(source, 'teachers') = 'teachers' UNION ALL"
         " SELECT state_id, 'drops', day, op FROM drops WHERE stage = 'pairs'"
-        " AND NOT (ends_with(step, ':fixup') OR ends_with(step, ':recovery'))",
+        " AND NOT (ends_with(step, ':fixup') OR ends_with(step, ':recovery')"
+        " OR ends_with(step, ':hindsight'))",
     ),
     "normalize": (
         "SELECT pair_id AS id, day FROM pairs",

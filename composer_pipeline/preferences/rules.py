@@ -69,8 +69,15 @@ GATES: list[Gate] = list(get_args(Gate))
 
 
 class PreferenceRules(_Model):
-    """A preference recipe: which pairs are kept, and the bounds of their checks."""
+    """A preference recipe: which pairs are kept, and the bounds of their checks.
 
+    ``min_survival`` is the share of its lines that must be alive for an action of the agent to be
+    a success, where git knows it. ``contested`` is what happens to pairs whose rejected side git
+    kept.
+    """
+
+    min_survival: Share = 0.5
+    contested: Literal["flag", "drop"] = "flag"
     max_pairs_per_session: Annotated[int, Field(ge=1)] | None = 50
     own_pairs: bool = True
     hindsight: Hindsight = Hindsight()

@@ -143,6 +143,7 @@ _COLUMNS = {
     "groups": ("sources", "models"),
     "hints": ("model",),
     "successes": ("model",),
+    "kto": ("model",),
     "replies": ("teacher", "model", "license", "terms", "cost_usd", "completion_tokens",
                 "latency_ms"),
     "drops": ("stage", "op"),
@@ -187,7 +188,7 @@ def _count(facts: Facts, config: str, row: Row) -> None:
             for source, model in zip(row["sources"] or (), row["models"] or (), strict=False):
                 if source == AGENT:
                     facts.agents[model or NOT_RECORDED][config] += 1
-        case "hints" | "successes":
+        case "hints" | "successes" | "kto":
             facts.agents[row["model"] or NOT_RECORDED][config] += 1
         case "replies":
             _count_reply(facts, row)
@@ -441,6 +442,8 @@ _TIERS = {
     "fixup": "the agent's edit against the same edit with its own later fix folded in; the check"
     " that failed passes behind it",
     "recovery": "a call that was a mistake against the agent's own later call that worked",
+    "hindsight": "the agent's edit against the same edit as it was committed, before the user said"
+    " more",
 }
 _OUTCOMES = {
     "student_bad": "the agent's action failed, was corrected or undone",
@@ -452,6 +455,7 @@ _ACTIONS = {
     "groups": "candidates of groups",
     "hints": "`action` of hints",
     "successes": "`action` of successes",
+    "kto": "`action` of kto",
 }
 #: What a row of each configuration is.
 CONTENTS = {
@@ -462,6 +466,7 @@ CONTENTS = {
     " self-distillation",
     "sft": "the teachers' consensus at a state, where it agrees with the agent too",
     "successes": "an action of the agent that worked, where no teacher decided, for SFT",
+    "kto": "an edit of the agent and whether people kept it, from git, for unpaired training",
     "replies": "an answer of one teacher, with tokens, cost and latency",
     "drops": "a row that was left out, and why",
 }

@@ -17,6 +17,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.parquet import column, rows_from_table
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.fates import fates_of, with_fates
 from composer_pipeline.states.state import (
     Message,
     TraceState,
@@ -111,6 +112,12 @@ class DayTables:
     def __init__(self, lake: Lake, day: str) -> None:
         self.lake, self.day = lake, day
         self.states = lake.read("states", days=[day])
+        fates = fates_of(lake, day)
+        if fates:
+            ids = self.states["state_id"].to_pylist()
+            for name, values in with_fates(ids, fates).items():
+                kind = pa.string() if name in ("fate", "committed_action") else pa.float64()
+                self.states = self.states.append_column(name, column(values, kind))
 
     @cached_property
     def _messages(self) -> tuple[list[str], pa.ChunkedArray]:

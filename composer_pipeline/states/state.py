@@ -18,7 +18,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class TraceState(msgspec.Struct, frozen=True, kw_only=True):
     """One model response: what the agent saw (``messages``) and what it did (``action``).
 
-    The columns of the table ``states``, its ``day``, and three rebuilt parts:
+    The columns of the table ``states``, its ``day``, what became of its edit
+    (:class:`~composer_pipeline.states.fates.EditFate`), and three rebuilt parts:
     ``messages`` is the prefix (the result of the action is not in it), ``system`` and
     ``tools`` are the recorded system prompt and tool schemas or ``None``. States of one
     chain share their message objects: do not change them. ``action_json`` is the action
@@ -74,6 +75,10 @@ class TraceState(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool | None = None
     reverted: bool | None = None
     tests_passed: bool | None = None
+    fate: str | None = None
+    kept: float | None = None
+    survival: float | None = None
+    committed_action: str | None = None
 
     @property
     def whole(self) -> "TraceState":

@@ -26,6 +26,8 @@ WEIGHTS: Mapping[str, float] = {
     "interrupted": 1.0,
     "repeated": 1.0,
     "edits": 0.5,
+    "gone": 1.0,
+    "kept": -0.5,
 }
 #: Log odds of a pair at a state without any feature: about one in eleven.
 BASE = -2.3
@@ -57,6 +59,8 @@ def features(state: TraceState) -> frozenset[str]:
         "interrupted": bool(state.interrupted),
         "repeated": _repeats(state),
         "edits": any(call.name in _EDIT_TOOLS for call in state.action.tool_calls),
+        "gone": state.fate == "gone",
+        "kept": state.fate == "kept",
     }
     return frozenset(name for name, holds in found.items() if holds)
 

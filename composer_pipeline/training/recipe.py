@@ -23,7 +23,7 @@ class Part(BaseModel):
 
 
 #: Parts of the reward; see ``training.rewards``.
-RewardPart = Literal["validity", "match", "votes", "edit", "outcome", "repeat"]
+RewardPart = Literal["validity", "match", "votes", "edit", "outcome", "survival", "repeat"]
 
 
 class Grpo(Part):
@@ -53,7 +53,8 @@ class Grpo(Part):
     off_policy_threshold: float | None = Field(0.5, gt=0)
     """Nats per token below the base model at which a bad answer is ignored; null: never."""
     rewards: dict[RewardPart, Annotated[float, Field(gt=0)]] = Field({"match": 1.0}, min_length=1)
-    """Weight of each part: `validity`, `match`, `votes`, `edit`, `outcome`, `repeat`."""
+    """Weight of each part: `validity`, `match`, `votes`, `edit`, `outcome`, `survival`,
+    `repeat`."""
 
     @property
     def recorded(self) -> bool:

@@ -128,6 +128,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The agent's own action, and whether its result was an error, if known.
     recorded: Message | None = None
     failed: bool | None = None
+    #: Share of its added lines that people kept, if git knows.
+    survival: float | None = None
     #: The tools offered, without descriptions.
     tools: list[dict[str, Any]] = []
     #: Failed calls of the prompt, as :func:`call_key`.
@@ -164,8 +166,9 @@ def case_of(
     return Case(
         consensus,
         votes=_votes(answers) if "votes" in parts else [],
-        recorded=agent if "outcome" in parts else None,
+        recorded=agent if "outcome" in parts or "survival" in parts else None,
         failed=failed if "outcome" in parts else None,
+        survival=row.get("survival") if "survival" in parts else None,
         tools=[_schema(tool) for tool in row["tools"] or []] if "validity" in parts else [],
         errors=failed_calls(row["prompt"]) if "repeat" in parts else [],
         files={path: text for path, text in known.items() if path in edited},
@@ -333,6 +336,17 @@ def outcome(answer: Mapping[str, Any], case: Case) -> Scored | None:
     return Scored(WORKED, "the recorded action, which worked")
 
 
+def survival(answer: Mapping[str, Any], case: Case) -> Scored | None:
+    """Return the share of its lines that git kept minus a half for the agent's own action.
+
+    In [-0.5, 0.5]; ``None`` for any other action, and where git does not know.
+    """
+    own = calls_of(case.recorded) if case.recorded is not None else []
+    if not own or case.survival is None or calls_of(answer) != own:
+        return None
+    return Scored(case.survival - 0.5, f"the recorded action, of which {case.survival:.0%} lasted")
+
+
 def repeat(answer: Mapping[str, Any], case: Case) -> Scored | None:
     """Return -0.5 for a call that failed in the prompt with the same arguments, else ``None``."""
     if any(call_key(*call) in case.errors for call in calls_of(answer)):
@@ -342,7 +356,7 @@ def repeat(answer: Mapping[str, Any], case: Case) -> Scored | None:
 
 PARTS: dict[str, Part] = {
     "validity": validity, "match": match, "votes": votes, "edit": edit, "outcome": outcome,
-    "repeat": repeat,
+    "survival": survival, "repeat": repeat,
 }  # fmt: skip
 
 

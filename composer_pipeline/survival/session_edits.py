@@ -1,0 +1,313 @@
+"""The edits of a session, from its raw bytes: which lines each added, where and when.
+
+The lines stay in memory: they are not redacted, and only counts of them are stored. Of a session
+file of Claude Code only the lines that an edit is about are decoded.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+
+from composer_pipeline.traces.records import LineStats, decode_any
+from composer_pipeline.traces.sources import HEAD_LINES, ClaudeCode, sources
+
+#: A line is followed from this many bytes on, if so many of them are letters or digits.
+MIN_BYTES, MIN_WORD = 10, 6
+
+#: Lines above and below that a formatter may have joined with one.
+NEAR = 12
+
+_WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]")
+
+
+class Region(NamedTuple):
+    """Where an edit put its text, as whole lines, and the lines around it.
+
+    The outermost line on either side occurs once in the file; the ones between are context.
+    """
+
+    above: tuple[bytes, ...]
+    below: tuple[bytes, ...]
+    text: str
+    head: str  # of the text, what stands before the new string on its first line
+    tail: str
+
+
+#: Lines that are looked at on either side for one that occurs once.
+_CONTEXT = 8
+
+
+class Edit(msgspec.Struct, gc=False):
+    """What one call added to one file."""
+
+    message_id: str
+    session_id: str
+    call_id: str
+    path: str
+    time: float  # seconds since 1970, of the result
+    lines: tuple[bytes, ...]  # followed ones, stripped, in their order
+    places: tuple[int, ...]  # of each in `text`
+    text: tuple[bytes, ...]  # the new text from a little above the first to below the last
+    removed: frozenset[bytes]
+    folder: str = ""
+    branch: str = ""
+    region: Region | None = None
+    whole: bool = False  # a file was written, and what it held before is not recorded
+
+
+class SessionEdits(msgspec.Struct, gc=False):
+    """The edits of one session file, the commits that its output names, the user's messages."""
+
+    edits: list[Edit]
+    commits: list[tuple[float, str]]  # time and abbreviated hash
+    prompts: list[float]  # times
+
+
+class _Call(msgspec.Struct, gc=False):
+    message_id: str
+    id: str
+    name: str
+    input: dict[str, Any]
+    folder: str
+    branch: str
+
+
+class _Result(NamedTuple):
+    call_id: str
+    failed: bool
+    time: float
+    original: str | None  # the file before, if that is known; empty for a new file
+
+
+_Item = _Call | _Result | float
+_COMMITTED = re.compile(rb"\[[^\[\]\\\n]{1,200}? ([0-9a-f]{7,40})\] ")
+_NAMES = frozenset({"Edit", "MultiEdit", "Write", "apply_patch"})
+_CALL_MARKS = (b'"Edit"', b'"MultiEdit"', b'"Write"')
+
+
+def session_edits(lines: Iterable[bytes], session_id: str) -> SessionEdits:
+    """Read the edits of one session file of any source."""
+    rest = iter(lines)
+    head = list(islice(rest, HEAD_LINES))
+    source = next(source for source in sources() if source.recognises(head))
+    found, calls = SessionEdits([], [], []), dict[str, _Call]()
+    every = chain(head, rest)
+    items = (
+        _claude_items(every, found.commits)
+        if isinstance(source, ClaudeCode)
+        else _record_items(source.records(every, LineStats()))
+    )
+    for item in items:
+        if isinstance(item, float):
+            found.prompts.append(item)
+        elif isinstance(item, _Result):
+            if (call := calls.pop(item.call_id, None)) is not None and not item.failed:
+                found.edits += _edits_of(call, item, session_id)
+        else:
+            calls[item.id] = item
+    return found
+
+
+# -- records to calls and results ---------------------------------------------------
+
+
+def _claude_items(lines: Iterable[bytes], commits: list[tuple[float, str]]) -> Iterator[_Item]:
+    """Yield the items of a session file of Claude Code; commits in its output go to a list."""
+    waiting = False
+    for line in lines:
+        is_call = b'"tool_use"' in line and any(mark in line for mark in _CALL_MARKS)
+        is_result = b'"tool_result"' in line
+        committed = is_result and b" changed" in line and _COMMITTED.search(line)
+        is_prompt = not is_result and b'"user"' in line and b'"isMeta":true' not in line
+        if not (is_call or committed or is_prompt or (is_result and waiting)):
+            continue
+        record = _decoded(line)
+        if record is None:
+            continue
+        if committed:
+            when = seconds(record.get("timestamp"))
+            commits += [(when, one.decode()) for one in _COMMITTED.findall(line)]
+        for item in _items_of(record):
+            waiting = waiting or isinstance(item, _Call)
+            yield item
+
+
+def _decoded(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        record = decode_any(line.strip(b"\xef\xbb\xbf \t\r\n\0"))
+    if not isinstance(record, dict):
+        return None
+    data = record.get("data")
+    inner = data.get("message") if isinstance(data, dict) else None
+    if record.get("type") == "progress" and isinstance(inner, dict):  # a subagent's record
+        return {**inner, "cwd": record.get("cwd"), "gitBranch": record.get("gitBranch")}
+    return record
+
+
+def _items_of(record: dict[str, Any]) -> Iterator[_Item]:
+    """Yield the calls of a response, or the results or the time of a user's message."""
+    message, kind = record.get("message"), record.get("type")
+    content = message.get("content") if isinstance(message, dict) else None
+    blocks = [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+    if kind == "assistant" and isinstance(message, dict):
+        folder, branch = str(record.get("cwd") or ""), str(record.get("gitBranch") or "")
+        for block in blocks:
+            given, name = block.get("input"), str(block.get("name"))
+            if block.get("type") == "tool_use" and name in _NAMES and isinstance(given, dict):
+                yield _Call(
+                    str(message.get("id")), str(block.get("id")), name, given, folder, branch
+                )
+    elif kind == "user":
+        now, results = seconds(record.get("timestamp")), False
+        about = record.get("toolUseResult")
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                results, failed = True, block.get("is_error") is True or isinstance(about, str)
+                yield _Result(str(block.get("tool_use_id")), failed, now, _original(about))
+        if not results and content and not record.get("isMeta"):
+            yield now
+
+
+def _original(about: Any) -> str | None:
+    if not isinstance(about, dict):
+        return None
+    original = about.get("originalFile")
+    if isinstance(original, str):
+        return original
+    return "" if about.get("type") == "create" else None
+
+
+def _record_items(records: Iterable[Any]) -> Iterator[_Item]:
+    """Yield the items of another source's records."""
+    for record in records:
+        message = decode_any(record.message)
+        given = {"type": record.type, "message": message, "timestamp": record.timestamp,
+                 "cwd": record.cwd, "isMeta": record.is_meta}  # fmt: skip
+        yield from _items_of(given)
+
+
+def seconds(timestamp: Any) -> float:
+    """Return a record's time as seconds since 1970; 0 without one."""
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+# -- calls to edits -----------------------------------------------------------------
+
+
+def _edits_of(call: _Call, result: _Result, session_id: str) -> Iterator[Edit]:
+    for path, old, new, region in _texts(call, result.original):
+        lines, places, text, removed = _added(old, new)
+        if lines or removed:
+            yield Edit(
+                call.message_id, session_id, call.id, path, result.time, lines, places, text,
+                removed, call.folder, call.branch, region,
+                call.name == "Write" and result.original is None,
+            )  # fmt: skip
+
+
+def _texts(call: _Call, original: str | None) -> Iterator[tuple[str, str, str, Region | None]]:
+    """Yield path, old text, new text and region of each file that a call changed."""
+    given = call.input
+    if call.name == "apply_patch":
+        for path, old, new in patched(str(given.get("input", ""))):
+            yield (path if path.startswith("/") else f"{call.folder}/{path}"), old, new, None
+        return
+    path = str(given.get("file_path") or "")
+    if call.name == "Write":
+        yield path, original or "", str(given.get("content") or ""), None
+        return
+    listed = given.get("edits")
+    items = [e for e in (listed if isinstance(listed, list) else [given]) if isinstance(e, dict)]
+    changes = [(str(e.get("old_string") or ""), str(e.get("new_string") or ""),
+                bool(e.get("replace_all"))) for e in items]  # fmt: skip
+    if original is None:
+        yield path, "\n".join(c[0] for c in changes), "\n".join(c[1] for c in changes), None
+        return
+    text = original
+    for old, new, everywhere in changes:
+        text = text.replace(old, new, -1 if everywhere else 1) if old else new + text
+    region = _region(original, text, changes[0]) if len(changes) == 1 else None
+    yield path, original, text, region
+
+
+def _region(before: str, text: str, change: tuple[str, str, bool]) -> Region | None:
+    """Return the place of a single replacement between two lines that occur once in the file."""
+    old, new, everywhere = change
+    at = before.find(old) if old else -1
+    if at < 0 or everywhere:
+        return None
+    begin = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at + len(new))
+    end = len(text) if end < 0 else end
+    every = Counter(line.strip() for line in text.encode("utf-8", "replace").split(b"\n"))
+    above = _context(reversed(text[:begin].split("\n")[:-1]), every)
+    below = _context(text[end + 1 :].split("\n"), every)
+    if not above or not below:
+        return None
+    last = at + len(new)
+    return Region(tuple(reversed(above)), below, text[begin:end], text[begin:at], text[last:end])
+
+
+def _context(lines: Iterable[str], every: Counter[bytes]) -> tuple[bytes, ...]:
+    """Return the lines up to the first that occurs once and can be found again."""
+    found: list[bytes] = []
+    for line in islice(lines, _CONTEXT):
+        found.append(line.strip().encode("utf-8", "replace"))
+        if every[found[-1]] == 1 and len(found[-1]) >= 4:
+            return tuple(found)
+    return ()
+
+
+_Lines = tuple[bytes, ...]
+
+
+def _added(old: str, new: str) -> tuple[_Lines, tuple[int, ...], _Lines, frozenset[bytes]]:
+    """Return the lines that a change added, their places in the new text, it, and those removed."""
+    before = set(map(bytes.strip, old.encode("utf-8", "replace").split(b"\n")))
+    after = list(map(bytes.strip, new.encode("utf-8", "replace").split(b"\n")))
+    removed = frozenset(filter(is_followed, before.difference(after)))
+    fresh = {line for line in set(after).difference(before) if is_followed(line)}
+    if not fresh:
+        return (), (), (), removed
+    places: dict[bytes, int] = {}
+    for at, line in enumerate(after):
+        if line in fresh:
+            places.setdefault(line, at)
+    first = max(0, min(places.values()) - NEAR)
+    text = tuple(after[first : max(places.values()) + NEAR + 1])
+    return tuple(places), tuple(at - first for at in places.values()), text, removed
+
+
+def is_followed(line: bytes) -> bool:
+    """Return True if a stripped line says enough to be found again."""
+    return len(line) >= MIN_BYTES and len(_WORD.findall(line)) >= MIN_WORD
+
+
+def patched(patch: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, old lines and new lines of each file of a patch in the form of Codex."""
+    path, old, new = "", list[str](), list[str]()
+    for line in [*patch.splitlines(), "*** End Patch"]:
+        if line.startswith("*** Move to: "):
+            path = line.removeprefix("*** Move to: ").strip()
+        elif line.startswith("*** "):
+            if path and (old or new):
+                yield path, "\n".join(old), "\n".join(new)
+            header, _, name = line.removeprefix("*** ").partition(": ")
+            path = name.strip() if header in ("Add File", "Update File") else ""
+            old, new = [], []
+        elif line.startswith(("+", "-", " ")):
+            if line[0] != "+":
+                old.append(line[1:])
+            if line[0] != "-":
+                new.append(line[1:])

@@ -10,6 +10,7 @@ objects, files, or the names of shipped ones, as on the command line.
     TeacherSet, PreferenceRules               files that you write
     sample_sessions_dir                       the folder of the bundled sessions
     ingest, load_states, load_state           session files to states
+    evaluate_outcomes, judge_outcomes         what became of the edits, and what foretold it
     plan, replay                              what a replay would cost; buy it
     build_hints, build_pairs, compare, explain
     write_statistics, read_statistics         agreement, noise, style, and what is refused
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from composer_pipeline.states.load import load_state as load_state
     from composer_pipeline.states.load import load_states as load_states
     from composer_pipeline.states.state import TraceState as TraceState
+    from composer_pipeline.survival.judge import judge_outcomes as judge_outcomes
+    from composer_pipeline.survival.stage import evaluate_outcomes as evaluate_outcomes
     from composer_pipeline.teachers.plan import plan as plan
     from composer_pipeline.teachers.run import replay as replay
     from composer_pipeline.teachers.teachers import TeacherSet as TeacherSet
@@ -85,6 +88,8 @@ _WHERE = {
     "PreferenceRules": "preferences.rules",
     "sample_sessions_dir": "testing.samples",
     "ingest": "traces.ingest",
+    "evaluate_outcomes": "survival.stage",
+    "judge_outcomes": "survival.judge",
     "plan": "teachers.plan",
     "replay": "teachers.run",
     "build_hints": "preferences.hints",

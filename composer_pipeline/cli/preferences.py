@@ -29,7 +29,7 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
-from composer_pipeline.cli.traces import show_chain
+from composer_pipeline.cli.traces import contested_sentence, show_chain
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import json_objects, replace
 from composer_pipeline.lake.store import Lake
@@ -134,6 +134,7 @@ def statistics(
         return
     from composer_pipeline.preferences.quality import ALL, verdicts, write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
+    from composer_pipeline.survival.judge import judge_outcomes
 
     store = open_lake(lake)
     if not store.days("votes"):
@@ -143,13 +144,17 @@ def statistics(
         report = write_statistics(store, rules=recipe, progress=progress)
     quality = report.by_scope[ALL]
     rows, findings = quality.rows(), verdicts(quality, recipe)
+    kept = judge_outcomes(store) if store.days("outcomes") else None
     if as_json:
-        show({"statistics": rows, "verdicts": [asdict(verdict) for verdict in findings]}, True, "")
+        found = {"statistics": rows, "verdicts": [asdict(verdict) for verdict in findings]}
+        show(found | ({"outcomes": kept.to_dict()} if kept else {}), True, "")
         return
     first = Table("figure", "verdict", "why", title="statistics", title_justify="left")
     for verdict in findings:
         first.add_row(verdict.figure, verdict.word, verdict.sentence)
     Console().print(first)
+    if kept is not None and kept.contested is not None:
+        Console().print(Text(f"{contested_sentence(kept)} Agreement is not correctness."))
     if not verbose:
         return
     table = Table("statistic", "of", "value", "n")

@@ -220,7 +220,8 @@ def show_outcomes(console: Console, found: "Judgement") -> None:
     if not fates:
         console.print(Text("No edit has lines that can be followed."))
         return
-    table = Table("edits", "states", title="what became of the edits", title_justify="left")
+    console.print(Text("What became of the edits", style="bold"))
+    table = Table("edits", "states")
     for name, number in fates.items():
         table.add_row(name, str(number))
     console.print(table)
@@ -233,18 +234,25 @@ def show_outcomes(console: Console, found: "Judgement") -> None:
         )
     console.print(table)
     table = Table("sign", "AUC of gone", "gone with it", "gone without", "states with it")
-    for name, sign in {**found.signs, **found.teachers}.items():
+    signs = {**found.signs, **{f"dissent of {name}": s for name, s in found.teachers.items()}}
+    for name, sign in signs.items():
+        if not sign.with_it.states:
+            continue
         shares = (sign.auc, sign.with_it, sign.without_it)
         table.add_row(name, *map(str, shares), str(sign.with_it.states))
     console.print(table)
     if found.contested is not None:
-        line = (
-            f"Where the teachers agreed against the agent, git kept the agent's edit whole in"
-            f" {found.contested} of {found.contested.states} states."
-        )
-        console.print(Text(line))
+        console.print(Text(contested_sentence(found)))
     line = "Gone: less than half of the lines are in the commit, whoever took them out."
     console.print(Text(line, style="dim"))
+
+
+def contested_sentence(found: "Judgement") -> str:
+    """Return how often git kept what the teachers agreed against."""
+    return (
+        "Where the teachers agreed against the agent, git kept the agent's edit whole in"
+        f" {found.contested} of {found.contested.states if found.contested else 0} states."
+    )
 
 
 _AFTER = {

@@ -90,7 +90,7 @@ def select(
             reason = row["weight_reason"]
             step = _step("1:hindsight", row)
             drops.append(drop(row, step, "outcome", row["outcome"], reason, "weight 0"))
-        elif row["contested"] and rules.contested == "drop":
+        elif row.get("contested") and rules.contested == "drop":
             step = _step("1:contested", row)
             drops.append(drop(row, step, "rejected", "survival", str(row["survival"]), "< 1"))
         else:

@@ -111,8 +111,9 @@ class Facts:
     ``chosen`` maps (model, licence, terms) to the pairs it won. ``agents`` maps an agent's model
     to the rows of each configuration that hold an action of it. ``marked`` counts the rows that
     record whether a teacher was simulated, ``simulated`` those where one was. ``lengths`` counts
-    prompts by class of :data:`LENGTHS`; it is empty without a tokenizer. ``traces`` counts files
-    of whole sessions.
+    prompts by class of :data:`LENGTHS`; it is empty without a tokenizer. ``followed`` counts the
+    pairs whose rejected edit git knows, ``contested`` those where it kept it. ``traces`` counts
+    files of whole sessions.
     """
 
     rows: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -124,6 +125,8 @@ class Facts:
     teachers: dict[str, TeacherAnswers] = field(default_factory=dict)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     lengths: list[int] = field(default_factory=list)
+    followed: int = 0
+    contested: int = 0
     simulated: int = 0
     marked: int = 0
     days: set[str] = field(default_factory=set)
@@ -139,7 +142,7 @@ class Facts:
 _ALWAYS = ("simulated", "day", "session_id", "repository")
 _COLUMNS = {
     "pairs": (*_COUNTED, "chosen_models", "chosen_licenses", "chosen_terms", "rejected_model",
-              "prompt_tokens"),
+              "prompt_tokens", "kept", "contested"),
     "groups": ("sources", "models"),
     "hints": ("model",),
     "successes": ("model",),
@@ -199,6 +202,8 @@ def _count(facts: Facts, config: str, row: Row) -> None:
 def _count_pair(facts: Facts, row: Row) -> None:
     for name in _COUNTED:
         facts.pairs[name][str(row[name] or UNKNOWN)] += 1
+    facts.followed += row["kept"] is not None
+    facts.contested += bool(row["contested"])
     licences, terms = row["chosen_licenses"] or [], row["chosen_terms"] or []
     facts.chosen.update(
         {

@@ -46,6 +46,7 @@ from composer_pipeline.publishing.publish import take_files
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.load import failure_chains
 from composer_pipeline.states.previews import cut, printable
+from composer_pipeline.survival.judge import judge_outcomes
 from composer_pipeline.training.model_card import evaluation_of
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import (
@@ -135,6 +136,7 @@ def write_report(
             **_agreement(lake, statistics),
             **_teachers(lake, facts.days),
             **_errors(lake, facts.days),
+            **_outcomes(lake, facts.days),
             "style": _style(statistics),
             "runs": [_run(folder, result) for folder, result in runs],
             "evaluations": [_evaluation(folder, found) for folder, _ in runs
@@ -281,6 +283,19 @@ def _errors(lake: Lake, days: Iterable[str]) -> Row:
         "errors": [[_tag("code", kind), count(n), count(hints)] for kind, n, hints in found],
         "errors_chart": bars({kind: n for kind, n, _ in found}, width=460),
     }
+
+
+def _outcomes(lake: Lake, days: Iterable[str]) -> Row:
+    found = judge_outcomes(lake, days=[day for day in days if day in set(lake.days("outcomes"))])
+    alive = {name: share.value for name, share in found.alive.items() if share.value is not None}
+    signs = {**found.signs, **{f"dissent of {name}": s for name, s in found.teachers.items()}}
+    return {
+        "fates": [[_tag("code", name), count(number)] for name, number in found.fates.items()],
+        "alive_chart": bars(alive, width=460, total=1) if alive else "",
+        "foretold": [[name, str(sign.auc), str(sign.with_it), str(sign.without_it)]
+                     for name, sign in signs.items() if sign.with_it.states],
+        "contested": found.contested,
+    }  # fmt: skip
 
 
 def _query(lake: Lake, table: str, days: Iterable[str], sql: str) -> list[Any]:

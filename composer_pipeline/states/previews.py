@@ -194,6 +194,15 @@ def _hints(lake: Lake, rows: int, keys: dict[str, str]) -> Texts:
         )  # fmt: skip
 
 
+def _outcomes(lake: Lake, rows: int, keys: dict[str, str]) -> Texts:
+    columns = ["session_id", "state_id", "horizon", "status", "why", "lines", "alive", "how"]
+    for row in sample(lake, "outcomes", columns, rows, **keys):
+        known = f"{row['alive']} of {row['lines']} lines alive" if row["alive"] is not None else ""
+        who = f"session {row['session_id']}, state {row['state_id'][:12]}"
+        yield _head(who, f"at {row['horizon']}", known or f"{row['status']}: {row['why']}",
+                    row["how"] and f"found by {row['how']}")  # fmt: skip
+
+
 def _replies(lake: Lake, rows: int, keys: dict[str, str]) -> Texts:
     columns = ["session_id", "model_served", "status", "detail", "action", "cost_picodollars",
                "latency_ms"]  # fmt: skip
@@ -241,6 +250,7 @@ _READ: dict[str, Callable[[Lake, int, dict[str, str]], Texts]] = {
     "raw_files": _raw_files,
     "states": _states,
     "hints": _hints,
+    "outcomes": _outcomes,
     "replies": _replies,
     "pairs": _pairs("pairs"),
     "normalized_pairs": _pairs("normalized_pairs"),

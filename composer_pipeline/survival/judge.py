@@ -157,7 +157,7 @@ def _teachers(votes: Sequence[Row], gone: Mapping[str, bool]) -> dict[str, Sign]
     for row in votes:
         state, session = gone[row["state_id"]], row["session_id"]
         if row["reason"] in _DECIDED:
-            found["(their consensus)"].append((session, row["reason"] == "pair", state))
+            found["their consensus"].append((session, row["reason"] == "pair", state))
         for at, teacher in enumerate(row["raters"][1:]):
             # The levels of the agent, who is first, with each teacher come first.
             found[teacher].append((session, row["levels"][at] > _SAME, state))

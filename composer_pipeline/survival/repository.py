@@ -23,8 +23,8 @@ from composer_pipeline.errors import ComposerError
 
 #: Larger files are not followed.
 MAX_BYTES = 8 << 20
-#: Bytes of file contents that are kept.
-_KEPT_BYTES = 48 << 20
+#: Bytes of file contents that are kept; with their lines they take about six times the room.
+_KEPT_BYTES = 8 << 20
 #: Branches whose commits are a tool's snapshots of the working tree, not what people committed.
 _SNAPSHOTS = ("entire/",)
 _TRUNKS = ("main", "master", "trunk", "develop")
@@ -364,10 +364,10 @@ class Repository:
             self._texts.move_to_end(blob)
             return known
         found = self._texts[blob] = self._read(blob)
-        self._held += 2 * len(found.data) if isinstance(found, FileText) else 100
+        self._held += len(found.data) if isinstance(found, FileText) else 100
         while self._held > _KEPT_BYTES and len(self._texts) > 1:
             _, old = self._texts.popitem(last=False)
-            self._held -= 2 * len(old.data) if isinstance(old, FileText) else 100
+            self._held -= len(old.data) if isinstance(old, FileText) else 100
         return found
 
     def _read(self, blob: str) -> FileText | str:

@@ -87,6 +87,7 @@ class _Result(NamedTuple):
 
 _Item = _Call | _Result | float
 _COMMITTED = re.compile(rb"\[[^\[\]\\\n]{1,200}? ([0-9a-f]{7,40})\] ")
+_RESULT_ID = re.compile(rb'"tool_use_id"\s*:\s*"([^"]*)"')
 _NAMES = frozenset({"Edit", "MultiEdit", "Write", "apply_patch"})
 _CALL_MARKS = (b'"Edit"', b'"MultiEdit"', b'"Write"')
 
@@ -119,13 +120,14 @@ def session_edits(lines: Iterable[bytes], session_id: str) -> SessionEdits:
 
 def _claude_items(lines: Iterable[bytes], commits: list[tuple[float, str]]) -> Iterator[_Item]:
     """Yield the items of a session file of Claude Code; commits in its output go to a list."""
-    waiting = False
+    waiting: set[bytes] = set()
     for line in lines:
         is_call = b'"tool_use"' in line and any(mark in line for mark in _CALL_MARKS)
         is_result = b'"tool_result"' in line
         committed = is_result and b" changed" in line and _COMMITTED.search(line)
         is_prompt = not is_result and b'"user"' in line and b'"isMeta":true' not in line
-        if not (is_call or committed or is_prompt or (is_result and waiting)):
+        awaited = is_result and bool(waiting) and not waiting.isdisjoint(_result_ids(line))
+        if not (is_call or committed or is_prompt or awaited):
             continue
         record = _decoded(line)
         if record is None:
@@ -134,8 +136,18 @@ def _claude_items(lines: Iterable[bytes], commits: list[tuple[float, str]]) -> I
             when = seconds(record.get("timestamp"))
             commits += [(when, one.decode()) for one in _COMMITTED.findall(line)]
         for item in _items_of(record):
-            waiting = waiting or isinstance(item, _Call)
+            if isinstance(item, _Call):
+                waiting.add(item.id.encode())
             yield item
+
+
+def _result_ids(line: bytes) -> Iterator[bytes]:
+    """Yield the ids of the calls that a line has results of."""
+    at = line.find(b'"tool_use_id"')
+    while at >= 0:
+        if found := _RESULT_ID.match(line, at):
+            yield found[1]
+        at = line.find(b'"tool_use_id"', at + 1)
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:

@@ -129,19 +129,21 @@ def evaluate_outcomes(
     sources = _Sources(lake, chosen, progress)
     found = _Looked(sources, named, moment)
     found.run()
+    counts, why = Counter[str](), Counter[str]()
     for done, day in enumerate(chosen, start=1):
         with recorded(lake, derivations[day], stamps):
-            _write_day(lake, day, found, sources)
+            for row in _write_day(lake, day, found, sources):
+                known = row["status"] == "known"
+                counts.update(states=1, known=known)
+                counts["gone"] += known and 2 * row["alive"] < row["lines"]
+                why.update([] if known else [row["why"]])
         if progress:
             progress("outcomes", done, len(chosen))
-    states = [row for day in chosen for row in found.first_rows(day)]
-    why = Counter(row["why"] for row in states if row["status"] != "known")
-    known = [row for row in states if row["status"] == "known"]
     return OutcomesReport(
         days=chosen,
-        states=len(states),
-        known=len(known),
-        gone=sum(2 * row["alive"] < row["lines"] for row in known),
+        states=counts["states"],
+        known=counts["known"],
+        gone=counts["gone"],
         by_reason=dict(sorted(why.items())),
         repositories=found.repositories,
         problems=sorted(found.problems),
@@ -283,10 +285,6 @@ class _Looked:
         self.days: dict[str, dict[str, list[Row]]] = defaultdict(dict)
         self.committed: dict[str, dict[str, list[tuple[Edit, str]]]] = defaultdict(dict)
         self._parts: dict[str, list[tuple[Followed, Follower | None]]] = defaultdict(list)
-
-    def first_rows(self, day: str) -> Iterator[Row]:
-        """Yield the row of the first horizon of each state of a day."""
-        yield from (rows[0] for rows in self.days[day].values())
 
     def run(self) -> None:
         """Look at every edit of the days asked for."""
@@ -443,16 +441,20 @@ def _both(one: Row, other: Row) -> Row:
     return one | {name: one[name] + other[name] for name in _SUMS}
 
 
-def _write_day(lake: Lake, day: str, found: _Looked, sources: _Sources) -> None:
+def _write_day(lake: Lake, day: str, found: _Looked, sources: _Sources) -> list[Row]:
+    """Write a day's partition, if it differs; return the row of each state at its commit."""
     before = {(row["state_id"], row["horizon"]): row for row in lake.rows("outcomes", days=[day])}
-    rows = []
+    rows, first = [], []
     actions = _committed_actions(lake, day, found, sources)
-    for state_id, mine in sorted(found.days[day].items()):
+    for state_id, mine in sorted(found.days.pop(day, {}).items()):
         mine[0]["committed_action"] = actions.get(state_id)
-        rows += [_kept(before.get((state_id, row["horizon"])), row) for row in mine]
+        kept = [_kept(before.get((state_id, row["horizon"])), row) for row in mine]
+        rows += kept
+        first.append(kept[0])
     same = [{**row, "looked_at": None, "day": day} for row in rows]
     if not before or same != [{**row, "looked_at": None} for row in before.values()]:
         lake.write("outcomes", rows, day=day)
+    return first
 
 
 def _kept(before: Row | None, now: Row) -> Row:

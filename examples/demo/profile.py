@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from composer_pipeline.settings import Settings, recipes_dir
 
@@ -24,8 +25,10 @@ def demo_settings(
     from composer_pipeline.testing.samples import sample_sessions_dir
 
     recipes = recipes_dir()
+    named = repositories_file(lake or DEMO_LAKE)
     return Settings(
         lake=lake or DEMO_LAKE,
+        repositories=str(named) if named.is_file() and not sessions else "",
         sessions=sessions or str(sample_sessions_dir()),
         teachers=teachers or str(recipes / "teachers" / "demo.yaml"),
         normalize=str(recipes / "normalize" / "demo.yaml"),
@@ -34,6 +37,11 @@ def demo_settings(
         evaluate_per_kind=FEW_STATES,
         last_day="" if sessions else LAST_DAY,
     )
+
+
+def repositories_file(lake: str) -> Path:
+    """Return the file that names the sample repositories, beside the demo's lake."""
+    return Path(f"{lake}-repositories", "repositories.yaml")
 
 
 def to_env(settings: Settings) -> dict[str, str]:

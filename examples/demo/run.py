@@ -24,9 +24,11 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.discover import first_day
-from examples.demo.profile import demo_settings, loopback
+from examples.demo.profile import demo_settings, loopback, repositories_file
 from examples.demo.publication import publish_here
+from examples.demo.repositories import sample_repositories
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Minutes, not measurement: answers cut short.
@@ -83,6 +85,7 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
     from composer_pipeline.traces.archive import session_days
 
     started = time.monotonic()
+    settings = _with_repositories(settings)
     teachers = TeacherSet.load(settings.teachers)
     instance = instance or dg.DagsterInstance.from_config(str(ROOT))
     with ExitStack() as stack:
@@ -111,6 +114,14 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
     summary["seconds"] = round(time.monotonic() - started, 1)
     _show(settings, teachers, summary)
     return summary
+
+
+def _with_repositories(settings: Settings) -> Settings:
+    """Make the sample repositories beside the lake, where the sessions are the bundled ones."""
+    if settings.sessions != str(sample_sessions_dir()) or "://" in settings.lake:
+        return settings
+    file = sample_repositories(repositories_file(settings.lake).parent)
+    return settings.model_copy(update={"repositories": str(file)})
 
 
 def _tell_published(instance: dg.DagsterInstance, published: Mapping[str, Any]) -> None:
@@ -213,6 +224,13 @@ def _read_summary(con: Any, calls: dict[str, int], metadata: dict[str, Any]) -> 
         "replies": replies,
         "calls": sum(calls.values()),
         "hints": one("SELECT count(*) FROM hints"),
+        "edits": dict(
+            rows(
+                "SELECT CASE WHEN status <> 'known' THEN 'unknown' WHEN alive = lines THEN 'whole'"
+                " WHEN 2 * alive < lines THEN 'gone' ELSE 'part' END, count(*)"
+                " FROM outcomes WHERE horizon = 'commit' GROUP BY 1 ORDER BY 1 DESC"
+            )
+        ),
         "pairs": one("SELECT count(*) FROM pairs"),
         "fixups": one("SELECT count(*) FROM pairs WHERE source = 'fixup'"),
         "culprits": one(
@@ -246,6 +264,8 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
         f"{summary['states']}, {summary['error_turns']} of them error turns;"
         f" {summary['culprits']} edits broke something later",
     )
+    edits = ", ".join(f"{number} {name}" for name, number in summary["edits"].items())
+    table.add_row("edits, from git", f"{sum(summary['edits'].values())}: in the commit {edits}")
     table.add_row("redactions", str(summary["redactions"]))
     for name, row in summary["replies"].items():
         cost = f"${row['picodollars'] / 1e12:.6f}{label}"

@@ -32,7 +32,7 @@ def test_graph_is_the_design(defs: dg.Definitions) -> None:
     for name, spec in specs(defs).items():
         groups.setdefault(str(spec.group_name), set()).add(name.split("/")[0])
     assert groups == {
-        "traces": {"raw_sessions", "trace_states"},
+        "traces": {"raw_sessions", "trace_states", "edit_outcomes"},
         "replay": {"budget", "replay_plan", "teacher_replies"},
         "preferences": {
             "error_hints",
@@ -58,7 +58,7 @@ def test_two_backfill_policies_and_daily_partitions(defs: dg.Definitions) -> Non
     for asset in defs.resolve_asset_graph().assets_defs:
         for key in asset.keys:
             policies[key.to_user_string()] = (asset.partitions_def, asset.backfill_policy)
-    free = {"raw_sessions", "trace_states", "error_hints"}
+    free = {"raw_sessions", "trace_states", "error_hints", "edit_outcomes"}
     unpartitioned = {
         "budget",
         "training_dataset", "published_dataset", "trained_model", "model_evaluation", "report",
@@ -73,7 +73,7 @@ def test_two_backfill_policies_and_daily_partitions(defs: dg.Definitions) -> Non
 
 def test_what_the_night_harvests_becomes_overdue(defs: dg.Definitions) -> None:
     aging = {name for name, spec in specs(defs).items() if spec.freshness_policy}
-    assert aging == {"raw_sessions", "trace_states", "error_hints"}
+    assert aging == {"raw_sessions", "trace_states", "error_hints", "edit_outcomes"}
 
 
 def test_replay_is_one_subsettable_step(defs: dg.Definitions) -> None:
@@ -121,7 +121,7 @@ def test_schedules_spend_nothing_by_default(defs: dg.Definitions) -> None:
     assert keys == {"training_dataset", "published_dataset"}
     job = defs.resolve_job_def("harvest")
     keys = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
-    assert keys == {"raw_sessions", "trace_states", "error_hints"}
+    assert keys == {"raw_sessions", "trace_states", "error_hints", "edit_outcomes"}
 
 
 def test_today_is_a_partition() -> None:
@@ -150,6 +150,7 @@ def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
     assert found == {
         "raw_sessions": str(SCHEMA_VERSION),
         "trace_states": f"{versions.PARSER_VERSION}.{versions.REDACTION_VERSION}",
+        "edit_outcomes": versions.OUTCOMES_VERSION,
         "error_hints": versions.HINTS_VERSION,
         "budget": str(SCHEMA_VERSION),
         "replay_plan": versions.CONVERTER_VERSION,

@@ -49,7 +49,7 @@ def run(lake: Lake, asset: str, day: str = DAY) -> dict[str, Any]:
 
     settings = demo_settings(lake=str(lake.root)).model_copy(update={"normalize": "none"})
     resources = {k: v for k, v in default_resources(settings).items() if k in (
-        "lake", "sessions", "recipes", "teachers")}  # fmt: skip
+        "lake", "sessions", "recipes", "teachers", "repositories")}  # fmt: skip
     done = dg.materialize(
         [made, *checks], partition_key=day, resources=resources, raise_on_error=False
     )

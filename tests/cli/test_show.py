@@ -126,7 +126,8 @@ def test_state_for_machines_has_what_came_next(
         assert set(out) == {
             "state_id", "session_id", "message_id", "prefix", "action", "fidelity",
             "on_active_path", "repaired", "error_kind", "verdict", "verdict_reason",
-            "culprit_state_id", "culprit_by", "caused_error", "chain", "hint", "next",
+            "culprit_state_id", "culprit_by", "caused_error", "chain", "fate", "hint",
+            "kept", "next", "survival",
         }  # fmt: skip
         assert out["next"] == following(shown, state)
         assert (out["repaired"], out["on_active_path"]) == (state.repaired, state.on_active_path)

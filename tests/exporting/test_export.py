@@ -408,7 +408,7 @@ def test_the_command(lake, tmp_path, capsys):
     assert report["rows"] == 2 * len(lake.rows("dataset_pairs"))
     assert report["files"] == {str(out): report["rows"]}
     for arguments, message in (
-        (("--format", "ppo", "--out", str(out)), "not one of dpo, kto, sft, sdpo"),
+        (("--format", "ppo", "--out", str(out)), "not one of dpo, kto, kto_git, sft, sdpo"),
         (("--format", "sft", "--out", str(out), "--samples", "x"), "--samples"),
         (("--format", "dpo", "--out", str(out), "--lake", str(tmp_path / "no")), "is not a lake"),
         (("--format", "dpo", "--out", str(out / "x.parquet")), "--out"),

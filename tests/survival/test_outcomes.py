@@ -1,0 +1,339 @@
+"""What a user sees of outcomes: the command, the table, bad repositories, nights, uses."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.cli.__main__ import main
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.maintenance.forget import forget
+from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.states.load import load_states
+from composer_pipeline.survival import repository, stage
+from composer_pipeline.survival.stage import evaluate_outcomes, stale_outcomes
+from composer_pipeline.traces.ingest import ingest_changes
+from tests.survival.histories import HISTORIES
+from tests.survival.script import PERSON, Script
+
+NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> None:
+    repository.find_repository.cache_clear()
+
+
+def played(tmp_path: Path, steps: Callable[[Script], None]) -> Script:
+    """Play a history of a test's own."""
+    (tmp_path / "work").mkdir()
+    script = Script("own", tmp_path / "work")
+    steps(script)
+    return script
+
+
+def looked(tmp_path: Path, script: Script, **options: Any) -> tuple[Lake, Any]:
+    """Ingest the sessions of a history and ask git; return the lake and the report."""
+    history = script.history()
+    lake = Lake(str(tmp_path / "lake"))
+    ingest_changes(lake, [str(history.sessions)])
+    return lake, evaluate_outcomes(lake, now=options.pop("now", history.now), **options)
+
+
+def insert_and_commit(script: Script) -> None:
+    repo, agent = script.start("app.py")
+    repo.insert(agent, "app.py")
+    repo.commit("The edit of Zacharias Quillfeather")
+
+
+def commit_row(lake: Lake) -> dict[str, Any]:
+    (row,) = [row for row in lake.rows("outcomes") if row["horizon"] == "commit"]
+    return row
+
+
+def git(folder: Path, *words: str) -> str:
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words], env=env, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+# -- bad repositories -------------------------------------------------------------
+
+
+def test_without_git_everything_is_unknown_and_one_sentence_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = played(tmp_path, insert_and_commit)
+    monkeypatch.setenv("PATH", "")
+    lake, report = looked(tmp_path, script)
+    assert report.problems == ["git is not installed"]
+    assert commit_row(lake)["why"] == "no_git"
+
+
+def test_a_bare_repository_is_read_like_another(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    root = script.repos[0].root
+    bare = tmp_path / "bare.git"
+    git(tmp_path, "clone", "-q", "--bare", str(root), str(bare))
+    shutil.rmtree(root)
+    lake, report = looked(tmp_path, script, repositories=[str(bare)])
+    row = commit_row(lake)
+    assert (row["status"], row["alive"], row["lines"], report.problems) == ("known", 3, 3, [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_repository_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    for path in (script.repos[0].root, *script.repos[0].root.rglob("*")):
+        os.chown(path, 12345, 12345)
+    lake, report = looked(tmp_path, script)
+    (problem,) = report.problems
+    assert "belongs to another user" in problem
+    assert commit_row(lake)["why"] == "other_user"
+
+
+def test_a_binary_and_a_huge_file_are_unknown_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py", "big.py", "odd.py")
+        for path in ("app.py", "big.py", "odd.py"):
+            repo.insert(agent, path)
+        repo.put("big.py", repo.text("big.py") + "x = 1\n" * 9000)
+        repo.put("odd.py", "\0" + repo.text("odd.py"))
+        repo.commit("All three")
+
+    script = played(tmp_path, steps)
+    monkeypatch.setattr(repository, "MAX_BYTES", 20_000)
+    lake, _ = looked(tmp_path, script)
+    rows = [row for row in lake.rows("outcomes") if row["horizon"] == "commit"]
+    assert sorted((row["status"], row["why"] or "") for row in rows) == [
+        ("known", ""), ("unknown", "binary"), ("unknown", "too_large"),
+    ]  # fmt: skip
+
+
+def test_a_file_of_repositories_that_is_wrong_is_named(tmp_path: Path, capsys: Any) -> None:
+    script = played(tmp_path, insert_and_commit)
+    lake, _ = looked(tmp_path, script)
+    file = tmp_path / "repositories.yaml"
+    for text, said in (("repositories: [nowhere]", "nowhere"), ("folders: [.]", "folders")):
+        file.write_text(text)
+        with pytest.raises(SystemExit) as ended:
+            main(["outcomes", "--repositories", str(file), "--lake", lake.url])
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(InputError, match="no git repository is there"):
+        evaluate_outcomes(lake, repositories=[str(tmp_path)])
+
+
+# -- nights -------------------------------------------------------------------------
+
+
+def test_a_day_is_stale_when_its_repository_changes_and_settles_with_age(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    now = script.now
+    lake, _ = looked(tmp_path, script, now=now)
+    assert stale_outcomes(lake, now=now) == {}
+    script.repos[0].work("app.py")
+    assert list(stale_outcomes(lake, now=now)) == lake.days("states")
+    evaluate_outcomes(lake, now=now)
+    assert stale_outcomes(lake, now=now) == {}
+    for days in (16, 47):  # the time for a commit is over, then that for the last horizon
+        later = now + timedelta(days=days)
+        assert stale_outcomes(lake, now=later)
+        evaluate_outcomes(lake, now=later)
+        assert stale_outcomes(lake, now=later) == {}
+    script.repos[0].work("app.py")
+    assert stale_outcomes(lake, now=now + timedelta(days=60)) == {}, "a settled day asks nobody"
+
+
+def test_what_was_known_stays_known_when_the_clone_is_gone(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    lake, _ = looked(tmp_path, script)
+    before = [row for row in lake.rows("outcomes") if row["status"] == "known"]
+    shutil.rmtree(script.repos[0].root)
+    repository.find_repository.cache_clear()
+    evaluate_outcomes(lake, now=script.now + timedelta(days=1))
+    assert before
+    assert [row for row in lake.rows("outcomes") if row["status"] == "known"] == before
+
+
+def test_a_look_that_finds_nothing_new_writes_the_same_bytes(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    lake, _ = looked(tmp_path, script, now=script.now)
+    (day,) = lake.days("outcomes")
+    before = Path(lake.path("outcomes", day=day)).read_bytes()
+    evaluate_outcomes(lake, now=script.now + timedelta(minutes=5))
+    assert Path(lake.path("outcomes", day=day)).read_bytes() == before
+
+
+# -- privacy -----------------------------------------------------------------------
+
+
+def rewritten_with(text: str) -> Callable[[Script], None]:
+    """Return a history whose person commits another text in the place of the agent's."""
+
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        repo.insert(agent, "app.py", count=1)
+        (line,) = script.written[-1].lines
+        repo.human_edit("app.py", line, text)
+        repo.commit("The edit of Zacharias Quillfeather")
+
+    return steps
+
+
+def hidden_in(lake: Lake, *words: str) -> None:
+    """Check that no file of a lake but its archive holds a word."""
+    for path in Path(lake.root).rglob("*"):
+        if path.is_file() and "archive" not in path.parts:
+            data = path.read_bytes()
+            assert not [word for word in words if word.encode() in data], path
+    for table in lake.tables():
+        shown = json.dumps(lake.rows(table), default=str)
+        assert not [word for word in words if word in shown], table
+
+
+def test_no_name_no_message_and_no_secret_of_a_commit_is_stored(tmp_path: Path) -> None:
+    secret = "ghp_" + "a8Fq" * 9
+    script = played(tmp_path, rewritten_with(f'token_of_the_bot = "{secret}"'))
+    lake, _ = looked(tmp_path, script)
+    action = commit_row(lake)["committed_action"]
+    assert "token_of_the_bot" in action
+    assert "[SECRET_" in action
+    hidden_in(lake, secret, "Zacharias", "Quillfeather", PERSON[0], PERSON[1])
+
+
+def test_forget_removes_the_outcomes_of_a_session(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    lake, _ = looked(tmp_path, script)
+    session = commit_row(lake)["session_id"]
+    forget(lake, session=session)
+    assert not lake.rows("outcomes")
+
+
+# -- uses --------------------------------------------------------------------------
+
+
+def test_an_edit_that_was_committed_otherwise_makes_a_hindsight_pair(tmp_path: Path) -> None:
+    script = played(tmp_path, rewritten_with("    total = sum(prices) + shipping_cost"))
+    lake, _ = looked(tmp_path, script)
+    build_pairs(lake)
+    (pair,) = lake.rows("pairs")
+    assert (pair["source"], pair["tier"], pair["kept"]) == ("hindsight", "hindsight", 0.0)
+    sides = [
+        pair[side][0]["tool_calls"][0]["function"]["arguments"] for side in ("chosen", "rejected")
+    ]
+    assert "shipping_cost" in sides[0]["new_string"]
+    assert sides[0]["old_string"] == sides[1]["old_string"]
+    assert script.written[0].lines[0] in sides[1]["new_string"]
+
+
+def test_after_the_user_said_more_there_is_no_hindsight_pair(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        repo.insert(agent, "app.py", count=1)
+        (line,) = script.written[-1].lines
+        agent.record("user", {"role": "user", "content": "No, add the shipping cost."})
+        script.advance()
+        repo.human_edit("app.py", line, "    total = sum(prices) + shipping_cost")
+        repo.commit("Other")
+
+    lake, _ = looked(tmp_path, played(tmp_path, steps))
+    build_pairs(lake)
+    assert not lake.rows("pairs")
+
+
+def test_states_carry_their_fate(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    history = HISTORIES["lost_at_known_commits"](tmp_path / "work")
+    lake = Lake(str(tmp_path / "lake"))
+    ingest_changes(lake, [str(history.sessions)])
+    (plain,) = [s for s in load_states(lake) if s.action.tool_calls]
+    assert (plain.fate, plain.kept, plain.survival) == (None, None, None)
+    evaluate_outcomes(lake, now=history.now)
+    (state,) = [s for s in load_states(lake) if s.action.tool_calls]
+    assert (state.fate, state.kept, state.survival) == ("committed", 1.0, 0.25)
+
+
+def test_the_command_prints_what_became_of_the_edits(tmp_path: Path, capsys: Any) -> None:
+    script = played(tmp_path, insert_and_commit)
+    lake = Lake(str(tmp_path / "lake"))
+    ingest_changes(lake, [str(script.history().sessions)])
+    main_done(["outcomes", "--lake", lake.url, "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["looked"]["known"] == 1
+    assert report["alive"]["commit"]["value"] == 1.0
+    main_done(["outcomes", "--lake", lake.url])
+    shown = capsys.readouterr().out
+    assert "What became of the edits" in shown
+    assert "the commit" in shown
+    main_done(["outcomes", "--lake", lake.url, "--json"])
+    assert json.loads(capsys.readouterr().out)["looked"]["days"] == [], "nothing is new"
+
+
+def main_done(words: list[str]) -> None:
+    """Run a command that must end well."""
+    try:
+        main(words)
+    except SystemExit as ended:
+        if ended.code:
+            raise
+
+
+def test_contested_pairs_are_flagged_or_dropped() -> None:
+    assert PreferenceRules().contested == "flag"
+    from composer_pipeline.preferences.pairs import select
+
+    row = {"pair_id": "p", "state_id": "s", "session_id": "t", "weight": 1.0, "tier": "gold",
+           "margin": 1.0, "contested": True, "survival": 1.0}  # fmt: skip
+    kept, drops = select([row], {}, PreferenceRules())
+    assert kept == [row]
+    kept, drops = select([row], {}, PreferenceRules(contested="drop"))
+    assert not kept
+    assert drops[0]["op"] == "contested"
+
+
+def test_a_kill_between_days_leaves_whole_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        repo.insert(agent, "app.py")
+        repo.commit("First")
+        script.advance(days=2)
+        repo.insert(script.agent(repo), "app.py", at=15)
+        repo.commit("Second")
+
+    script = played(tmp_path, steps)
+    history = script.history()
+    lake = Lake(str(tmp_path / "lake"))
+    ingest_changes(lake, [str(history.sessions)])
+    assert len(lake.days("states")) == 2
+    real = stage._write_day
+    done: list[None] = []
+
+    def killed(*given: Any) -> None:
+        if done:
+            raise KeyboardInterrupt
+        done.append(real(*given))
+
+    monkeypatch.setattr(stage, "_write_day", killed)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_outcomes(lake, now=history.now)
+    monkeypatch.undo()
+    assert list(stale_outcomes(lake, now=history.now)) == lake.days("states")[1:]
+    evaluate_outcomes(lake, days=stale_outcomes(lake, now=history.now), now=history.now)
+    assert {row["status"] for row in lake.rows("outcomes") if row["horizon"] == "commit"} == {
+        "known"
+    }

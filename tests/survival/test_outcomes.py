@@ -321,12 +321,13 @@ def test_a_kill_between_days_leaves_whole_partitions(
     ingest_changes(lake, [str(history.sessions)])
     assert len(lake.days("states")) == 2
     real = stage._write_day
-    done: list[None] = []
+    done: list[str] = []
 
-    def killed(*given: Any) -> None:
+    def killed(lake: Lake, day: str, *given: Any) -> Any:
         if done:
             raise KeyboardInterrupt
-        done.append(real(*given))
+        done.append(day)
+        return real(lake, day, *given)
 
     monkeypatch.setattr(stage, "_write_day", killed)
     with pytest.raises(KeyboardInterrupt):

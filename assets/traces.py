@@ -13,6 +13,7 @@ from assets.resources import (
 )
 from composer_pipeline.charts import bars, markdown_image
 from composer_pipeline.lake.schema import SCHEMA_VERSION
+from composer_pipeline.redaction.redact import redact_text
 from composer_pipeline.versions import OUTCOMES_VERSION, PARSER_VERSION, REDACTION_VERSION
 
 
@@ -108,7 +109,7 @@ def edit_outcomes(
     page = TablePage("edit_outcomes", "outcomes", store, days)
     report = evaluate_outcomes(store, days=days, repositories=repositories.folders())
     for problem in report.problems:
-        context.log.warning(problem)
+        context.log.warning(redact_text(problem)[0])
     for day in days:
         found = judge_outcomes(store, days=[day])
         shares = {

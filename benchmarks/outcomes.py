@@ -44,7 +44,7 @@ report = evaluate_outcomes(lake, days=days, now=now)
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print(json.dumps({"states": report.states, "known": report.known, "days": len(days),
                   "cpu": sum(u.ru_utime + u.ru_stime for u in used),
-                  "mib": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024}))
+                  "mib": int(open("/proc/self/status").read().split("HWM:")[1].split()[0]) / 1024}))
 """
 _PYGIT2 = """
 import sys, time, pygit2

@@ -613,7 +613,7 @@ OUTCOMES = _table(
         "why": (
             TEXT,
             "why it is not known: too_early, not_committed, no_repository, shallow, rewritten,"
-            " missing, binary, too_large, other_user, no_git",
+            " missing, binary, too_large, other_user, damaged, no_git",
         ),
         "lines": (INT32, "distinct lines that the response added and that can be followed"),
         "alive": (INT32, "those that the file has at the horizon, however formatted; or null"),

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -27,8 +27,9 @@ MAX_BYTES = 8 << 20
 _KEPT_BYTES = 8 << 20
 #: Branches whose commits are a tool's snapshots of the working tree, not what people committed.
 _SNAPSHOTS = ("entire/",)
+#: Branches whose ancestry is kept, and the newest ones in which a commit is looked for.
+_KEPT_LINES, _NEWEST = 64, 50
 _TRUNKS = ("main", "master", "trunk", "develop")
-_GONE = b"0" * 40
 
 
 class RepositoryProblem(ComposerError):
@@ -48,7 +49,6 @@ class Commit(msgspec.Struct, gc=False):
     committed: int
     sessions: tuple[str, ...] = ()  # ids that the message names
     checkpoint: str = ""  # of Entire
-    by_agent: bool = False  # Co-Authored-By names an agent
 
 
 class Touch(NamedTuple):
@@ -124,8 +124,9 @@ def _environment() -> dict[str, str]:
     # A hook or an alias that runs this has GIT_DIR and others set.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {
-        "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1",
-        "GIT_NO_REPLACE_OBJECTS": "1", "LC_ALL": "C",
+        "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_REPLACE_OBJECTS": "1",
+        # A partial clone must not fetch what it lacks; older versions know only the second.
+        "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C",
     }  # fmt: skip
 
 
@@ -193,8 +194,13 @@ class Repository:
         self._held = 0
         self._objects: subprocess.Popen[bytes] | None = None
         self._at: dict[tuple[int, str], str] = {}
+        self._lines: dict[int, Line] = {}
         self._shallow = self._boundary()
         self._read_log()
+        if not self._ask("info HEAD"):
+            self.close()
+            sentence = f"repository {folder}: git 2.36 or newer is needed to read its files"
+            raise RepositoryProblem("no_git", sentence)
 
     def close(self) -> None:
         """End the git process that reads objects."""
@@ -216,22 +222,32 @@ class Repository:
         return sorted({*found, *map(os.path.realpath, found)}, key=len, reverse=True)
 
     @cached_property
+    def _refs(self) -> dict[str, tuple[str, str]]:
+        """Branch, as ``heads/main`` or ``remotes/origin/main``, to commit and symbolic target."""
+        format_ = "--format=%(objectname) %(refname:lstrip=1) %(symref:lstrip=3)"
+        lines = _git(self.folder, "for-each-ref", format_, "refs/heads", "refs/remotes")
+        rows = (line.split(" ") for line in lines.splitlines())
+        return {name: (commit, symbolic) for commit, name, symbolic in rows}
+
+    @cached_property
     def branches(self) -> dict[str, int]:
         """Branch to its last commit; remote ones as ``origin/main``."""
-        lines = _git(self.folder, "for-each-ref", "--format=%(objectname) %(refname:lstrip=1)",
-                     "refs/heads", "refs/remotes").splitlines()  # fmt: skip
-        found = {}
-        for line in lines:
-            commit, _, name = line.partition(" ")
-            short = name.partition("/")[2]
-            if commit in self.number and not _is_snapshot(short):
-                found[short] = self.number[commit]
-        return found
+        named = {name.partition("/")[2]: commit for name, (commit, _) in self._refs.items()}
+        return {
+            name: self.number[commit]
+            for name, commit in named.items()
+            if commit in self.number and not _is_snapshot(name)
+        }
 
     @cached_property
     def trunk(self) -> int | None:
         """The last commit of the main branch, here or at a remote, whichever is newer."""
-        tips = [tip for name, tip in self.branches.items() if name.rpartition("/")[2] in _TRUNKS]
+        default = {symbolic for _, symbolic in self._refs.values() if symbolic} or _TRUNKS
+        tips = [
+            self.number[commit]
+            for name, (commit, symbolic) in self._refs.items()
+            if commit in self.number and not symbolic and _plain(name) in default
+        ]
         if not tips:
             head = _git(self.folder, "rev-parse", "--verify", "-q", "HEAD^{commit}").strip()
             tips = [self.number[head]] if head in self.number else []
@@ -270,8 +286,7 @@ class Repository:
 
     def touches(self, path: str) -> list[Touch]:
         """Return the changes of a file by commits that are no merges, the oldest author first."""
-        found = self._touches.get(path, [])
-        return sorted(found, key=lambda t: (self.commits[t.commit].authored, -t.commit))
+        return self._touches.get(path, [])
 
     # -- the log ------------------------------------------------------------------
 
@@ -315,10 +330,14 @@ class Repository:
             process.stdin.write("".join(f"{one}\n" for one in [*heads, *self._reflog()]).encode())
             process.stdin.close()
             self._take(_tokens(process.stdout), parents)
+        if process.returncode:
+            sentence = f"repository {self.folder}: git log fails there; git fsck says more"
+            raise RepositoryProblem("damaged", sentence)
         for commit, names in zip(self.commits, parents, strict=True):
             commit.parents = tuple(self.number[name] for name in names if name in self.number)
-        for path in self._touches:
+        for path, touches in self._touches.items():
             self._by_name[path.rpartition("/")[2]].append(path)
+            touches.sort(key=lambda t: (self.commits[t.commit].authored, -t.commit))
 
     def _heads(self) -> list[str]:
         listed = _git(self.folder, "worktree", "list", "--porcelain").splitlines()
@@ -348,7 +367,7 @@ class Repository:
     ) -> None:
         here = len(self.commits) - 1
         old, path = (name.decode("utf-8", "surrogateescape") for name in (first, second))
-        was, now = ("" if name == _GONE else name.decode() for name in (before, after))
+        was, now = (name.decode() if name.strip(b"0") else "" for name in (before, after))
         touch = Touch(here, was, now, path, old)
         self._touches[path].append(touch)
         if moved:
@@ -396,8 +415,9 @@ class Repository:
 
     def session_of(self, checkpoint: str) -> str:
         """Return the session of a checkpoint of Entire, or an empty string."""
-        folder = f"entire/checkpoints/v1:{checkpoint[:2]}/{checkpoint[2:]}"
-        for part in ("0/", "1/", ""):
+        branches = (name for name in self._refs if name.endswith("entire/checkpoints/v1"))
+        folders = [f"{name}:{checkpoint[:2]}/{checkpoint[2:]}" for name in branches]
+        for folder, part in product(folders, ("0/", "1/", "")):
             head = self._ask(f"info {folder}/{part}metadata.json")
             if len(head) > 2 and head[1] == b"blob":
                 text = self.text(head[0].decode())
@@ -423,17 +443,19 @@ class Repository:
         self._objects.stdin.write(request.encode("utf-8", "surrogateescape") + b"\nflush\n")
         self._objects.stdin.flush()
         answer = stream.readline()
-        if not answer:
-            sentence = f"repository {self.folder}: git 2.36 or newer is needed to read its files"
-            raise RepositoryProblem("no_git", sentence)
+        if not answer:  # git gave up: a partial clone lacks the object
+            self.close()
         return answer.rsplit(None, 2)
 
     # -- ancestry -------------------------------------------------------------------
 
-    @lru_cache(maxsize=64)  # noqa: B019  a repository is closed after its sessions
     def line(self, tip: int) -> "Line":
         """Return the ancestry of a branch's last commit."""
-        return Line(self.commits, tip)
+        if tip not in self._lines:
+            if len(self._lines) >= _KEPT_LINES:
+                self._lines.clear()
+            self._lines[tip] = Line(self.commits, tip)
+        return self._lines[tip]
 
     @cached_property
     def _by_age(self) -> list[int]:
@@ -446,7 +468,7 @@ class Repository:
             return self.line(self.trunk)
         names = (branch, f"origin/{branch}")
         own = [self.branches[name] for name in names if name in self.branches]
-        for tip in [*own, *self._by_age[:50]]:
+        for tip in [*own, *self._by_age[:_NEWEST]]:
             if self.line(tip).has(commit):
                 return self.line(tip)
         return None
@@ -500,7 +522,6 @@ class Line:
 
 _UUID = re.compile(rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 _CHECKPOINT = re.compile(rb"^Entire-Checkpoint:\s*([0-9a-f]{6,40})\s*$", re.MULTILINE)
-_AGENT = re.compile(rb"^Co-authored-by:.*(?:claude|anthropic|codex|copilot)", re.I | re.MULTILINE)
 _SESSION = re.compile(rb'"session_id"\s*:\s*"([^"]+)"')
 
 
@@ -508,9 +529,14 @@ def _commit(name: str, times: list[bytes], message: bytes) -> Commit:
     checkpoint = _CHECKPOINT.search(message)
     ids = tuple(dict.fromkeys(one.decode() for one in _UUID.findall(message)))
     authored, committed = (int(one) for one in times)
-    by_agent = _AGENT.search(message) is not None
     found = checkpoint[1].decode() if checkpoint else ""
-    return Commit(name, (), authored, committed, ids, found, by_agent)
+    return Commit(name, (), authored, committed, ids, found)
+
+
+def _plain(name: str) -> str:
+    """Return a branch's name without where it is: ``main`` of ``remotes/origin/main``."""
+    where, _, rest = name.partition("/")
+    return rest.partition("/")[2] if where == "remotes" else rest
 
 
 def _is_snapshot(name: str) -> bool:

@@ -8,8 +8,10 @@ known where it no longer can be, as when a clone was deleted.
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,6 +122,7 @@ def evaluate_outcomes(
         StorageError: the lake is not writable.
     """
     chosen = lake.chosen_days("states", days)
+    find_repository.cache_clear()
     moment = now or datetime.now(UTC)
     named = _named(repositories)
     stamps = FileStamps(lake)
@@ -146,7 +149,7 @@ def evaluate_outcomes(
         gone=counts["gone"],
         by_reason=dict(sorted(why.items())),
         repositories=found.repositories,
-        problems=sorted(found.problems),
+        problems=sorted(found.problems | sources.problems),
     )
 
 
@@ -204,6 +207,7 @@ def stale_outcomes(
     lake: Lake, *, repositories: Sequence[str] = (), now: datetime | None = None
 ) -> StaleDays:
     """Return the days to look at again: young ones whose repositories changed, and new ones."""
+    find_repository.cache_clear()  # this process may have asked before
     moment = now or datetime.now(UTC)
     every = outcome_derivations(lake, repositories, moment, lake.days("states"))
     return stale_days(lake, "outcomes", every, absent="not asked yet")
@@ -213,12 +217,12 @@ def _folders(lake: Lake, day: str) -> set[str]:
     """Return the folders of a day's sessions, from the start of each file."""
     found = set()
     for row in lake.rows("raw_files", days=[day], columns=["sha256", "size", "pieces"]):
-        with open_archived(lake, row) as lines:
-            for number, line in enumerate(lines):
-                if b'"cwd"' in line:
-                    found |= {cwd for cwd in [_cwd(line)] if cwd}
-                if found or number >= _HEAD_LINES:
-                    break
+        with (
+            suppress(InputError),
+            open_archived(lake, row) as lines,
+        ):  # the look names a damaged one
+            head = (line for line in islice(lines, _HEAD_LINES) if b'"cwd"' in line)
+            found.add(next(filter(None, map(_cwd, head)), ""))
     return found
 
 
@@ -247,6 +251,7 @@ class _Sources:
         self.commits: dict[str, list[tuple[float, str]]] = defaultdict(list)
         self.prompts: dict[str, list[float]] = defaultdict(list)
         self.rows: dict[str, list[Row]] = defaultdict(list)  # of raw_files, by session
+        self.problems: set[str] = set()
         columns = ["message_id", "state_id", "session_id"]
         for row in lake.rows("states", days=days, columns=columns):
             self.states[row["message_id"]] = row["state_id"], row["session_id"], row["day"]
@@ -255,8 +260,11 @@ class _Sources:
         files = lake.rows("raw_files", days=later)
         seen: set[tuple[str, str]] = set()
         for done, row in enumerate(files, start=1):
-            with open_archived(lake, row) as lines:
-                self._take(session_edits(lines, row["session_id"]), row, seen)
+            try:
+                with open_archived(lake, row) as lines:
+                    self._take(session_edits(lines, row["session_id"]), row, seen)
+            except InputError as error:  # a damaged file; the rest goes on
+                self.problems.add(str(error))
             if progress:
                 progress("session files", done, len(files))
 
@@ -294,15 +302,14 @@ class _Looked:
             if not mine and not (elsewhere and folder in self._named):
                 continue
             try:
-                repository = Repository(folder)
+                with closing(Repository(folder)) as repository:
+                    here = {e.path: bool(repository.relative(e.path)[0]) for e in elsewhere}
+                    groups[""] = [edit for edit in elsewhere if not here[edit.path]]
+                    found = [edit for edit in elsewhere if here[edit.path]]
+                    self._follow(repository, [*mine, *found], wanted)
+                    self.repositories += 1
             except RepositoryProblem as problem:
                 self._unread(mine, problem)
-                continue
-            self.repositories += 1
-            found = [edit for edit in elsewhere if repository.relative(edit.path)[0]]
-            groups[""] = [edit for edit in elsewhere if edit not in found]
-            self._follow(repository, [*mine, *found], wanted)
-            repository.close()
         for edit in groups[""]:
             self._nothing(edit, "no_repository")
 

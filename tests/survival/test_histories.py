@@ -11,7 +11,6 @@ import pytest
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.survival import stage
 from composer_pipeline.survival.follow import Followed, Follower
-from composer_pipeline.survival.repository import find_repository
 from composer_pipeline.traces.ingest import ingest_changes
 from tests.survival.histories import HISTORIES
 from tests.survival.script import HORIZONS, History
@@ -53,7 +52,6 @@ def rows_of(lake: Lake) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def look(lake: Lake, history: History) -> dict[tuple[str, str], dict[str, Any]]:
-    find_repository.cache_clear()
     ingest_changes(lake, [str(history.sessions)])
     named = [str(path) for path in history.repositories]
     stage.evaluate_outcomes(lake, repositories=named, now=history.now)

@@ -10,7 +10,6 @@ from assets.resources import LakeResource, RepositoriesResource
 from assets.schedules import nightly_outcomes
 from assets.traces import edit_outcomes, trace_states
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.survival.repository import find_repository
 from composer_pipeline.traces.ingest import ingest_changes
 from tests.survival.script import Script
 
@@ -24,7 +23,6 @@ def requests_of(lake: Lake, file: str = "") -> list[Any]:
 
 
 def test_a_night_asks_about_days_whose_repository_changed(tmp_path: Path) -> None:
-    find_repository.cache_clear()
     (tmp_path / "work").mkdir()
     script = Script("own", tmp_path / "work")
     script.now = datetime(2026, 11, 10, 9, tzinfo=UTC)  # the graph has this day

@@ -27,11 +27,6 @@ from tests.survival.script import PERSON, Script
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def forgetful() -> None:
-    repository.find_repository.cache_clear()
-
-
 def played(tmp_path: Path, steps: Callable[[Script], None]) -> Script:
     """Play a history of a test's own."""
     (tmp_path / "work").mkdir()
@@ -136,6 +131,84 @@ def test_a_file_of_repositories_that_is_wrong_is_named(tmp_path: Path, capsys: A
         evaluate_outcomes(lake, repositories=[str(tmp_path)])
 
 
+def test_a_repository_with_a_damaged_object_is_unknown_and_named(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    root = script.repos[0].root
+    commit = git(root, "rev-parse", "HEAD~0^").strip()
+    (root / ".git" / "objects" / commit[:2] / commit[2:]).unlink()
+    lake, report = looked(tmp_path, script)
+    (problem,) = report.problems
+    assert "git log fails there" in problem
+    assert commit_row(lake)["why"] == "damaged"
+
+
+def test_a_partial_clone_fetches_nothing(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    root = script.repos[0].root
+    git(root, "config", "uploadpack.allowFilter", "true")
+    whole = root.rename(tmp_path / "whole")
+    git(
+        tmp_path, "clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{whole}", str(root)
+    )
+    before = git(root, "count-objects", "-v")
+    lake, _ = looked(tmp_path, script)
+    assert git(root, "count-objects", "-v") == before
+    assert commit_row(lake)["why"] in ("missing", "damaged")
+
+
+def test_variables_of_a_hook_do_not_lead_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = played(tmp_path, insert_and_commit)
+    (tmp_path / "other").mkdir()
+    git(tmp_path / "other", "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    lake, _ = looked(tmp_path, script)
+    assert commit_row(lake)["alive"] == 3
+
+
+def test_the_trunk_is_the_remotes_default_branch(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        repo.insert(agent, "app.py")
+        repo.commit("Work")
+        repo.switch("fix/main", new=True)
+        repo.lose("app.py", *script.written[0].lines)
+
+    script = played(tmp_path, steps)
+    root = script.repos[0].root
+    lake, _ = looked(tmp_path, script)
+    today = next(row for row in lake.rows("outcomes") if row["horizon"] == "today")
+    assert today["alive"] == 3, "fix/main is not main"
+    git(root, "update-ref", "refs/remotes/origin/dev", git(root, "rev-parse", "fix/main").strip())
+    git(root, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/dev")
+    evaluate_outcomes(lake, now=script.now)
+    today = next(row for row in lake.rows("outcomes") if row["horizon"] == "today")
+    assert today["alive"] == 0
+
+
+def test_a_checkpoint_of_entire_ties_a_commit_to_its_session(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        repo.insert(agent, "app.py")
+        repo.commit("Work\n\nEntire-Checkpoint: a1b2c3d4e5f6")
+
+    script = played(tmp_path, steps)
+    root, (session,) = script.repos[0].root, {agent.id for agent in script.agents}
+    lake, _ = looked(tmp_path, script)
+    assert commit_row(lake)["how"] == "lines"
+    store = tmp_path / "store"
+    (store / "a1" / "b2c3d4e5f6" / "0").mkdir(parents=True)
+    text = json.dumps({"session_id": session})
+    (store / "a1" / "b2c3d4e5f6" / "0" / "metadata.json").write_text(text)
+    git(store, "init", "-q", "-b", "entire/checkpoints/v1")
+    git(store, "add", "-A")
+    git(store, "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-qm", "Checkpoint")
+    git(root, "fetch", "-q", str(store), "entire/checkpoints/v1:entire/checkpoints/v1")
+    evaluate_outcomes(lake, now=NOW)
+    assert commit_row(lake)["how"] == "trailer"
+
+
 # -- nights -------------------------------------------------------------------------
 
 
@@ -162,7 +235,6 @@ def test_what_was_known_stays_known_when_the_clone_is_gone(tmp_path: Path) -> No
     lake, _ = looked(tmp_path, script)
     before = [row for row in lake.rows("outcomes") if row["status"] == "known"]
     shutil.rmtree(script.repos[0].root)
-    repository.find_repository.cache_clear()
     evaluate_outcomes(lake, now=script.now + timedelta(days=1))
     assert before
     assert [row for row in lake.rows("outcomes") if row["status"] == "known"] == before

@@ -131,19 +131,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A session: its world, and whether the agent made its mistake."""
+    """A session: its world, whether the agent made its mistake, and whether anything says so."""
 
     world: World
     mistaken: bool
+    seen: bool = True
 
     def steps(self) -> Iterator[Step]:
-        """Yield the states in order; a recovery state follows a mistake."""
+        """Yield the states in order; a recovery state follows a mistake that is seen."""
         for step in range(STEPS):
             right = self.world.right(step)
             hard = step == self.world.hard_step
             if hard and self.mistaken:
                 yield Step(step, "hard", self.world.mistake(), right)
-                yield Step(step, "recovery", right, right)
+                if self.seen:
+                    yield Step(step, "recovery", right, right)
             else:
                 yield Step(step, "hard" if hard else "easy", right, right)
 
@@ -222,15 +224,16 @@ class Written:
     truth: dict[str, Step]
 
 
-def write_session(recorded: Recorded, slug: str) -> Written:
+def write_session(recorded: Recorded, slug: str, start: str = "") -> Written:
     """Return a session with its records; the slug makes its ids."""
     world = recorded.world
-    session = Session(slug, PROJECT, f"{DAYS[world.bug % 2]}T09:00", model="claude-haiku-4-5")
+    start = start or f"{DAYS[world.bug % 2]}T09:00"
+    session = Session(slug, PROJECT, start, model="claude-haiku-4-5")
     session.user(world.prompt)
     truth = {}
     for step in recorded.steps():
-        call = _recorded_call(world, step)
-        if step.failed and world.told_by_user and step.number == 2:
+        call = _recorded_call(world, step, failed=step.failed and recorded.seen)
+        if step.failed and recorded.seen and world.told_by_user and step.number == 2:
             message = session.stopped(call)
             session.user(world.feedback())
         else:
@@ -248,10 +251,10 @@ def write_files(sessions: Sequence[Written], folder: Path) -> None:
             path.write_bytes(data)
 
 
-def _recorded_call(world: World, step: Step) -> Call:
+def _recorded_call(world: World, step: Step, *, failed: bool) -> Call:
     """Return the call of a state with its recorded result."""
     call = _session_call(step.action)
-    if step.failed:
+    if failed:
         return _failed(world, call)
     if step.number == 0:
         return call.gives(f"     1→{world.line}")

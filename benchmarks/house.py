@@ -32,12 +32,15 @@ REASONS = {
 }
 #: Name of a figure: its value at c0d64a3, before the merge, and its limit.
 LIMITS: dict[str, tuple[float, float]] = {
-    "product lines": (82_662, 71_100),
-    "product files": (677, 280),
+    "product lines": (82_662, 73_600),
+    "product files": (677, 286),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),
     "modules of the trip": (191, 95),
-    "hand-overs of the trip": (450, 278),  # 276 where no drawn id looks like one with check digits
+    "hand-overs of the trip": (
+        450,
+        281,
+    ),  # two less where no drawn id looks like one with check digits
     "small modules with one importer": (79, 0),
     "circles of imports": (0, 0),
 }

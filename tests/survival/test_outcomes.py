@@ -240,6 +240,22 @@ def test_what_was_known_stays_known_when_the_clone_is_gone(tmp_path: Path) -> No
     assert [row for row in lake.rows("outcomes") if row["status"] == "known"] == before
 
 
+def test_a_deleted_clone_is_never_gone_in_another_repository(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        mine, agent = script.start("app.py")
+        mine.insert(agent, "app.py")
+        mine.commit("Work")
+        other = script.repository("other", "app.py")
+        other.work("app.py")
+
+    script = played(tmp_path, steps)
+    mine, other = script.repos
+    shutil.rmtree(mine.root)
+    lake, _ = looked(tmp_path, script, repositories=[str(other.root)])
+    row = commit_row(lake)
+    assert (row["status"], row["alive"]) == ("unknown", None)
+
+
 def test_a_look_that_finds_nothing_new_writes_the_same_bytes(tmp_path: Path) -> None:
     script = played(tmp_path, insert_and_commit)
     lake, _ = looked(tmp_path, script, now=script.now)

@@ -183,11 +183,8 @@ class Follower:
         left, why = set(range(len(edit.lines))), ""
         since = self._commits[touches[0].commit].authored if touches else 0
         for at, touch in enumerate(touches):
-            after, before = (self._repository.text(blob) for blob in (touch.after, touch.before))
-            if isinstance(after, str) or isinstance(before, str):
-                why = why or (after if isinstance(after, str) else str(before))
-                continue
-            fresh = holding(after, edit, left) - holding(before, edit, left)
+            fresh, unread = self._brought(edit, touch, left)
+            why = why or unread
             if at:
                 until = self._commits[touch.commit].authored
                 fresh = {i for i in fresh if not self.later.added_between(
@@ -248,33 +245,35 @@ class Follower:
     ) -> Touch | None:
         """Return the first commit that brings half of the lines to the trunk, or to a branch.
 
-        That is the copy of a squash, a rebase or a cherry-pick. Where no branch has the commit, any
-        later change of the file on the trunk will do.
+        That is the copy of a squash, a rebase or a cherry-pick. Where no branch has the commit, the
+        next change of the file on the trunk will do.
         """
         here = self._repository.line_of(touch.commit, edit.branch)
         if not alive and here is not None:
             return None
         begun = self._commits[touch.commit].authored - _SLACK
         found = []
-        for name in names:
-            for other in self._repository.touches(name):
-                line = self._repository.line_of(other.commit, edit.branch)
-                commit = self._commits[other.commit]
-                if line is None or commit.committed < begun or other.commit == touch.commit:
-                    continue
-                after, before = (self._repository.text(b) for b in (other.after, other.before))
-                if isinstance(after, str) or isinstance(before, str):
-                    continue
-                fresh = holding(after, edit, alive) - holding(before, edit, alive)
+        for other in {other for name in names for other in self._repository.touches(name)}:
+            line = self._repository.line_of(other.commit, edit.branch)
+            committed = self._commits[other.commit].committed
+            if line is not None and committed >= begun and other.commit != touch.commit:
                 off_trunk = line.tip != self._repository.trunk
-                half = bool(alive) and 2 * len(fresh) >= len(alive)
-                if half or (here is None and not off_trunk):
-                    order = (not half, off_trunk, commit.committed, -other.commit)
-                    found.append((order, other))
-        best = min(found, key=lambda item: item[0], default=None)
-        if best is None or (best[0][1] and here is not None):
-            return None
-        return best[1]
+                found.append(((off_trunk, committed, -other.commit), other))
+        found.sort(key=lambda item: item[0])
+        for (off_trunk, *_), other in found[:_CANDIDATES] if alive else ():
+            if off_trunk and here is not None:
+                break
+            if 2 * len(self._brought(edit, other, alive)[0]) >= len(alive):
+                return other
+        on_trunk = (other for (off_trunk, *_), other in found if not off_trunk)
+        return next(on_trunk, None) if here is None else None
+
+    def _brought(self, edit: Edit, touch: Touch, wanted: Collection[int]) -> tuple[set[int], str]:
+        """Return which lines a commit brings into the file; or why that is not known."""
+        after, before = (self._repository.text(blob) for blob in (touch.after, touch.before))
+        if isinstance(after, str) or isinstance(before, str):
+            return set(), after if isinstance(after, str) else str(before)
+        return holding(after, edit, wanted) - holding(before, edit, wanted), ""
 
 
 class _Way:

@@ -54,8 +54,8 @@ def commit_row(lake: Lake) -> dict[str, Any]:
     return row
 
 
-def git(folder: Path, *words: str) -> str:
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+def git(folder: Path, *words: str, **more: str) -> str:
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1", **more}
     done = subprocess.run(
         ["git", "-C", str(folder), *words], env=env, capture_output=True, text=True, check=True
     )
@@ -207,6 +207,106 @@ def test_a_checkpoint_of_entire_ties_a_commit_to_its_session(tmp_path: Path) -> 
     git(root, "fetch", "-q", str(store), "entire/checkpoints/v1:entire/checkpoints/v1")
     evaluate_outcomes(lake, now=NOW)
     assert commit_row(lake)["how"] == "trailer"
+
+
+# -- histories that a tired colleague would get wrong -------------------------------
+
+
+def alive_of(lake: Lake, message: str) -> dict[str, int | None]:
+    """Return horizon to the lines alive of a response."""
+    (state,) = (r["state_id"] for r in lake.rows("states") if r["message_id"] == message)
+    rows = [row for row in lake.rows("outcomes") if row["state_id"] == state]
+    return {row["horizon"]: row["alive"] for row in rows}
+
+
+def test_a_squashed_branch_that_goes_on_is_followed_on_the_trunk(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        repo.switch("feature", new=True)
+        repo.insert(agent, "app.py")
+        repo.commit("Work")
+        repo.switch("main")
+        repo.squash("feature")
+        repo.switch("feature")
+        repo.lose("app.py", *script.written[0].lines)
+        repo.switch("main")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    assert alive_of(lake, script.written[0].message)["today"] == 3
+
+
+def test_lines_that_another_session_wrote_again_are_its_own(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        first = repo.insert(agent, "app.py")
+        text = "\n".join(first.lines)
+        repo.human_drop("app.py", *first.lines)
+        repo.human_add("app.py")
+        repo.commit("Other work")
+        above = repo.text("app.py").split("\n")[3]
+        repo.edit(script.agent(repo), "app.py", above, f"{above}\n{text}")
+        repo.commit("Again")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    first, second = script.written
+    assert alive_of(lake, first.message)["commit"] == 0
+    assert alive_of(lake, second.message)["commit"] == 3
+
+
+def test_a_line_that_grew_is_gone(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        above = repo.text("app.py").split("\n")[3]
+        line = "grand_total = price + tax"
+        repo.edit(agent, "app.py", above, f"{above}\n{line}")
+        repo.human_edit("app.py", line, f"{line} + tip_of_the_day")
+        repo.commit("With a tip")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    assert alive_of(lake, script.written[0].message)["commit"] == 0
+
+
+def test_a_tools_snapshot_of_the_working_tree_is_no_commit(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        first = repo.insert(agent, "app.py")
+        git(repo.root, "add", "-A")
+        tree = git(repo.root, "write-tree").strip()
+        when = f"@{int(script.now.timestamp())} +0000"
+        who = {"NAME": "Tool", "EMAIL": "tool@example.org", "DATE": when}
+        env = {f"GIT_{role}_{name}": text for role in ("AUTHOR", "COMMITTER")
+               for name, text in who.items()}  # fmt: skip
+        snapshot = git(repo.root, "commit-tree", "-p", "HEAD", "-m", "Snapshot", tree, **env)
+        git(repo.root, "branch", "entire/1a2b3c4", snapshot.strip())
+        git(repo.root, "stash", "store", "-m", "WIP on main", snapshot.strip())
+        git(repo.root, "reset", "-q")
+        repo.human_rewrite("app.py", *first.lines)
+        repo.commit("Otherwise")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    assert alive_of(lake, script.written[0].message)["commit"] == 0
+
+
+def test_a_branch_that_is_merged_late_counts_its_days_from_the_commit(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py", "other.py")
+        repo.switch("feature", new=True)
+        repo.insert(agent, "app.py")
+        repo.commit("Work")
+        repo.switch("main")
+        script.advance(days=5)
+        repo.work("other.py")
+        script.advance(days=5)
+        repo.merge("feature")
+        script.advance(days=1)
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    assert alive_of(lake, script.written[0].message)["7d"] == 3
 
 
 # -- nights -------------------------------------------------------------------------

@@ -279,7 +279,7 @@ def test_a_tools_snapshot_of_the_working_tree_is_no_commit(tmp_path: Path) -> No
         who = {"NAME": "Tool", "EMAIL": "tool@example.org", "DATE": when}
         env = {f"GIT_{role}_{name}": text for role in ("AUTHOR", "COMMITTER")
                for name, text in who.items()}  # fmt: skip
-        snapshot = git(repo.root, "commit-tree", "-p", "HEAD", "-m", "Snapshot", tree, **env)
+        snapshot = git(repo.root, "commit-tree", "-m", "Snapshot", tree, **env)
         git(repo.root, "branch", "entire/1a2b3c4", snapshot.strip())
         git(repo.root, "stash", "store", "-m", "WIP on main", snapshot.strip())
         git(repo.root, "reset", "-q")

@@ -6,18 +6,18 @@ known where it no longer can be, as when a clone was deleted.
 """
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import orjson
 from pydantic import BaseModel, ConfigDict, Field
+from zstandard import ZstdDecompressor, ZstdError
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.config_file import read_model
@@ -42,15 +42,16 @@ from composer_pipeline.survival.repository import (
     refs_of,
 )
 from composer_pipeline.survival.session_edits import Edit, SessionEdits, session_edits
-from composer_pipeline.traces.archive import open_archived
+from composer_pipeline.traces.archive import blob_name, open_archived
 from composer_pipeline.traces.content_store import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.records import encode
+from composer_pipeline.traces.records import decode_any, encode
 from composer_pipeline.versions import OUTCOMES_VERSION, REDACTION_VERSION
 
 Row = dict[str, Any]
 #: Bytes at the start of a session file in which its folder is looked for.
-_HEAD_LINES = 20
+_HEAD = 64 << 10
+_CWD = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 #: A region that was committed is as long as the agent's, or so many times longer.
 _LONGER, _CHARS = 4, 400
 
@@ -216,25 +217,14 @@ def stale_outcomes(
 def _folders(lake: Lake, day: str) -> set[str]:
     """Return the folders of a day's sessions, from the start of each file."""
     found = set()
-    for row in lake.rows("raw_files", days=[day], columns=["sha256", "size", "pieces"]):
-        with (
-            suppress(InputError),
-            open_archived(lake, row) as lines,
-        ):  # the look names a damaged one
-            head = (line for line in islice(lines, _HEAD_LINES) if b'"cwd"' in line)
-            found.add(next(filter(None, map(_cwd, head)), ""))
+    for row in lake.rows("raw_files", days=[day], columns=["sha256", "pieces"]):
+        first, *_ = row["pieces"] or [row["sha256"]]
+        # The look names a file that is gone or damaged.
+        with suppress(FileNotFoundError, ZstdError), lake.open(blob_name(first)) as file:
+            head = ZstdDecompressor().stream_reader(file, read_across_frames=True).read(_HEAD)
+            if cwd := _CWD.search(head):
+                found.add(str(decode_any(cwd[1])))
     return found
-
-
-def _cwd(line: bytes) -> str:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return ""
-    for part in (record, record.get("payload")) if isinstance(record, dict) else ():
-        if isinstance(part, dict) and isinstance(part.get("cwd"), str):
-            return str(part["cwd"])
-    return ""
 
 
 # -- reading --------------------------------------------------------------------------

@@ -163,8 +163,8 @@ def test_each_model_stands_with_its_licence_terms_and_counts(tmp_path: Path) -> 
     assert line_of(text, "qwen | 2")[2:] == ["20", "3", "$0.003", "$1.50"]
     assert "billed $0.003 in all" in text
     assert line_of(text, "`claude`")[1:] == ["1", "1", "1", "0", "0"]
-    assert line_of(text, "`other`")[1:] == ["1", "0", "0", "0"]
-    assert line_of(text, "`not recorded`")[1:] == ["0", "0", "0", "1"]
+    assert line_of(text, "`other`")[1:] == ["1", "0", "0", "0", "0"]
+    assert line_of(text, "`not recorded`")[1:] == ["0", "0", "0", "1", "0"]
 
 
 def test_models_of_pairs_are_told_where_no_reply_is_published(tmp_path: Path) -> None:

@@ -427,6 +427,35 @@ def test_an_edit_that_was_committed_otherwise_makes_a_hindsight_pair(tmp_path: P
     assert script.written[0].lines[0] in sides[1]["new_string"]
 
 
+def test_where_the_lines_around_it_are_not_unique_there_is_no_hindsight_pair(
+    tmp_path: Path,
+) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py")
+        repo.insert(agent, "app.py", count=1)
+        (line,) = script.written[-1].lines
+        text = repo.text("app.py").replace(line, "    total = sum(prices) + shipping_cost")
+        repo.put("app.py", text + text)
+        repo.dirty.add("app.py")
+        repo.commit("Twice")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    assert commit_row(lake)["alive"] == 0
+    assert commit_row(lake)["committed_action"] is None
+
+
+def test_a_record_that_a_file_repeats_counts_once(tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    history = script.history()
+    (file,) = history.sessions.glob("*.jsonl")
+    file.write_text(file.read_text() * 2)
+    lake = Lake(str(tmp_path / "lake"))
+    ingest_changes(lake, [str(history.sessions)])
+    evaluate_outcomes(lake, now=history.now)
+    assert commit_row(lake)["lines"] == 3
+
+
 def test_after_the_user_said_more_there_is_no_hindsight_pair(tmp_path: Path) -> None:
     def steps(script: Script) -> None:
         repo, agent = script.start("app.py")

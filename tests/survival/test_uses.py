@@ -35,7 +35,8 @@ def judged(tmp_path: Path) -> Any:
     lake = Lake(str(tmp_path / "lake"))
     gone = [n % 5 == 0 for n in range(100)]
     marked = [(gone[n] and n % 25 != 0) or n % 20 == 7 for n in range(100)]
-    rows = [outcome(n, 0 if gone[n] else 4) for n in range(100)]
+    refined = [4 if n % 25 == 0 else 0 for n in range(100)]
+    rows = [outcome(n, 0 if gone[n] else 4, by_session=refined[n]) for n in range(100)]
     rows += [outcome(n, 4, "7d") for n in range(100) if not gone[n]]
     lake.write("outcomes", rows, day=DAY)
     states = [
@@ -51,7 +52,7 @@ def judged(tmp_path: Path) -> Any:
         {
             "state_id": f"s{n}", "session_id": f"t{n % 10}", "raters": ["agent", "good", "blind"],
             # (agent, good), (agent, blind), (good, blind)
-            "levels": [4 if gone[n] else 0, 4, 4],
+            "levels": [4 if gone[n] else 2, 4, 4],
             "reason": "pair" if gone[n] or n % 20 == 7 else "agrees_with_student",
         }
         for n in range(100)
@@ -62,7 +63,8 @@ def judged(tmp_path: Path) -> Any:
 
 def test_labels_and_teachers_are_judged_by_what_git_kept(tmp_path: Path) -> None:
     found = judged(tmp_path)
-    assert found.fates == {"gone": 20, "kept": 80}
+    assert found.fates == {"gone": 16, "kept": 80, "refined": 4}
+    assert found.lost_to["the session"].value == pytest.approx(4 / 20)
     assert found.alive["commit"].value == pytest.approx(0.8)
     sign = found.signs["caused an error"]
     # 16 of the 20 gone are marked, and 5 of the 80 others.

@@ -105,22 +105,22 @@ class Follower:
     def run(self, wanted: Collection[str]) -> Iterator[Followed]:
         """Yield the edits of some responses, by message id, with what became of them.
 
-        Where a repository is not at the edit's path, lines that are found there prove the place;
-        without any, nothing is gone.
+        Where a repository is not at an edit's path, lines that are found in it prove the place;
+        edits whose place is not proven are left out.
         """
         proven, unproven = set[str](), list[tuple[str, Edit]]()
         for (path, sure), edit in zip(self._paths, self._edits, strict=True):
             if edit.lines and edit.message_id in wanted:
                 found = self._follow(edit, path, sure=sure)
-                if not sure and found.fates["commit"].status == "known":
-                    proven.add(edit.path.removesuffix(path))
-                if sure or found.fates["commit"].status == "known":
-                    yield from _with_lines(found)
-                else:
+                if found.fates["commit"].status != "known" and not sure:
                     unproven.append((path, edit))
+                    continue
+                if not sure:
+                    proven.add(edit.path.removesuffix(path))
+                yield found
         for path, edit in unproven:
-            is_here = edit.path.removesuffix(path) in proven
-            yield from _with_lines(self._follow(edit, path, sure=is_here))
+            if edit.path.removesuffix(path) in proven:
+                yield self._follow(edit, path, sure=True)
 
     def _follow(self, edit: Edit, path: str, *, sure: bool) -> Followed:
         touches = self._candidates(edit, path)
@@ -338,12 +338,6 @@ def holding(text: FileText, edit: Edit, wanted: Iterable[int]) -> set[int]:
         for at in wanted
         if edit.lines[at] in text.lines or text.holds_reflowed(edit.text, edit.places[at])
     }
-
-
-def _with_lines(found: Followed) -> Iterator[Followed]:
-    """Yield an edit if it still has lines to follow: a file may have had them before."""
-    if found.edit.lines:
-        yield found
 
 
 def _without(edit: Edit, before: FileText | str) -> Edit:

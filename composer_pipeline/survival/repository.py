@@ -267,15 +267,14 @@ class Repository:
     def relative(self, path: str) -> tuple[str, bool]:
         """Return the path in the history that an absolute path means, and whether that is sure.
 
-        One below a folder that is checked out is. Of others, as of a worktree that is gone, the
+        One in a folder that is checked out is. Of others, as of a worktree that is gone, the
         longest end that the history knows counts; empty if it knows none.
         """
         for folder in self.worktrees:
             if path.startswith(folder + "/"):
                 inner = path[len(folder) + 1 :]
-                if inner in self._touches or not (end := self._end(inner)):
+                if inner in self._touches or Path(path).parent.is_dir():
                     return inner, True
-                return end, False
         return self._end(path), False
 
     def _end(self, path: str) -> str:

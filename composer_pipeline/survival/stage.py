@@ -8,7 +8,7 @@ known where it no longer can be, as when a clone was deleted.
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -109,7 +109,8 @@ def evaluate_outcomes(
 ) -> OutcomesReport:
     """Write the partitions of ``outcomes`` of some days from the archive and from git.
 
-    Nothing is written to a repository, nothing is fetched, and no text of a commit is stored.
+    Nothing is written to a repository and nothing is fetched. The only text that is stored is
+    ``committed_action``, redacted.
 
     Args:
         lake: reads ``raw_files``, ``states`` and the archive.
@@ -282,26 +283,35 @@ class _Looked:
         #: Day to state id to its rows, one a horizon.
         self.days: dict[str, dict[str, list[Row]]] = defaultdict(dict)
         self.committed: dict[str, dict[str, list[tuple[Edit, str]]]] = defaultdict(dict)
-        self._parts: dict[str, list[tuple[Followed, Follower | None]]] = defaultdict(list)
 
     def run(self) -> None:
         """Look at every edit of the days asked for."""
-        groups, wanted = self._by_repository(), self._sources.states.keys()
-        for folder in (*self._named, *sorted(set(groups) - {"", *self._named})):
-            mine, elsewhere = groups.get(folder, []), groups[""]
-            if not mine and not (elsewhere and folder in self._named):
-                continue
-            try:
-                with closing(Repository(folder)) as repository:
-                    here = {e.path: bool(repository.relative(e.path)[0]) for e in elsewhere}
-                    groups[""] = [edit for edit in elsewhere if not here[edit.path]]
-                    found = [edit for edit in elsewhere if here[edit.path]]
-                    self._follow(repository, [*mine, *found], wanted)
-                    self.repositories += 1
-            except RepositoryProblem as problem:
-                self._unread(mine, problem)
-        for edit in groups[""]:
+        groups, elsewhere = self._by_repository(), list[Edit]()
+        for folder in sorted(set(groups) - {"", *self._named}):
+            elsewhere += self._in(folder, groups[folder])
+        elsewhere += groups[""]
+        for folder in self._named:
+            elsewhere = self._in(folder, [*groups.get(folder, ()), *elsewhere])
+        for edit in elsewhere:
             self._nothing(edit, "no_repository")
+
+    def _in(self, folder: str, edits: list[Edit]) -> list[Edit]:
+        """Follow edits in a repository; return those that do not belong there."""
+        if not edits:
+            return []
+        try:
+            with closing(Repository(folder)) as repository:
+                mine = [edit for edit in edits if repository.relative(edit.path)[0]]
+                done = self._follow(repository, mine)
+                self.repositories += 1
+        except RepositoryProblem as problem:
+            self._unread(edits, problem)
+            return []
+        wanted = self._sources.states
+        return [
+            edit for edit in edits
+            if edit.message_id in wanted and edit.lines and (edit.call_id, edit.path) not in done
+        ]  # fmt: skip
 
     def _by_repository(self) -> dict[str, list[Edit]]:
         """Return the edits by the repository of their file; ``""`` where there is none."""
@@ -312,7 +322,6 @@ class _Looked:
                 groups[find_repository(folder) if folder else ""].append(edit)
             except RepositoryProblem as problem:
                 self._unread([edit], problem)
-        groups.setdefault("", [])
         return groups
 
     def _unread(self, edits: Iterable[Edit], problem: RepositoryProblem) -> None:
@@ -324,9 +333,8 @@ class _Looked:
         if edit.message_id in self._sources.states and edit.lines:
             self._add([Followed.unknown(edit, why)], None)
 
-    def _follow(
-        self, repository: Repository, edits: Sequence[Edit], wanted: Collection[str]
-    ) -> None:
+    def _follow(self, repository: Repository, edits: Sequence[Edit]) -> set[tuple[str, str]]:
+        """Follow edits in their repository; return the call and path of each that is there."""
         if repository.cut_at:
             self.problems.add(
                 f"repository {repository.folder} is shallow: nothing is known of edits before"
@@ -335,7 +343,11 @@ class _Looked:
         follower = Follower(repository, edits, self._sources.commits, self._now.timestamp())
         name = _hash(repository.identity())
         by_state: dict[str, list[Followed]] = defaultdict(list)
-        for found in follower.run(wanted):
+        done: set[tuple[str, str]] = set()
+        for found in follower.run(self._sources.states.keys()):
+            done.add((found.edit.call_id, found.edit.path))
+            if not found.edit.lines:
+                continue  # the file had them before
             found.repository = name
             by_state[found.edit.message_id].append(found)
             if (text := self._as_committed(repository, found)) is not None:
@@ -343,6 +355,7 @@ class _Looked:
                 self.committed[day].setdefault(session, []).append((found.edit, text))
         for parts in by_state.values():
             self._add(parts, follower)
+        return done
 
     def _as_committed(self, repository: Repository, found: Followed) -> str | None:
         """Return the new string of an edit as it was committed, before the user said more."""

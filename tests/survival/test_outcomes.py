@@ -309,6 +309,33 @@ def test_a_branch_that_is_merged_late_counts_its_days_from_the_commit(tmp_path: 
     assert alive_of(lake, script.written[0].message)["7d"] == 3
 
 
+def test_each_repository_that_is_named_is_tried(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        for name in ("first", "second"):
+            repo = script.repository(name, "README.md")
+            repo.insert(script.agent(repo), "README.md")
+            repo.commit("Work")
+
+    script = played(tmp_path, steps)
+    moved = [repo.root.rename(tmp_path / f"moved-{repo.root.name}") for repo in script.repos]
+    lake, _ = looked(tmp_path, script, repositories=list(map(str, moved)))
+    assert [alive_of(lake, it.message)["commit"] for it in script.written] == [3, 3]
+
+
+def test_a_new_file_is_not_taken_for_another_of_its_name(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("index.py")
+        (repo.root / ".git" / "info" / "exclude").write_text("inner/\n")
+        lines = script.code("index.py", 3)
+        repo.write(agent, "inner/index.py", "\n".join(lines) + "\n")
+        repo.work("index.py")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    row = commit_row(lake)
+    assert (row["why"], row["alive"]) == ("not_committed", None)
+
+
 # -- nights -------------------------------------------------------------------------
 
 

@@ -88,7 +88,9 @@ class _Result(NamedTuple):
 _Item = _Call | _Result | float
 _COMMITTED = re.compile(rb"\[[^\[\]\\\n]{1,200}? ([0-9a-f]{7,40})\] ")
 _RESULT_ID = re.compile(rb'"tool_use_id"\s*:\s*"([^"]*)"')
-_NAMES = frozenset({"Edit", "MultiEdit", "Write", "apply_patch"})
+_NAMES = frozenset({"Edit", "MultiEdit", "Write"})
+#: Codex gives a patch to a tool of its own, or as the words or the here-document of a command.
+_PATCHES = frozenset({"apply_patch", "shell", "local_shell", "exec_command"})
 _CALL_MARKS = (b'"Edit"', b'"MultiEdit"', b'"Write"')
 
 
@@ -173,7 +175,8 @@ def _items_of(record: dict[str, Any]) -> Iterator[_Item]:
         folder, branch = str(record.get("cwd") or ""), str(record.get("gitBranch") or "")
         for block in blocks:
             given, name = block.get("input"), str(block.get("name"))
-            if block.get("type") == "tool_use" and name in _NAMES and isinstance(given, dict):
+            known = name in _NAMES or name in _PATCHES
+            if block.get("type") == "tool_use" and known and isinstance(given, dict):
                 yield _Call(
                     str(message.get("id")), str(block.get("id")), name, given, folder, branch
                 )
@@ -231,8 +234,9 @@ def _edits_of(call: _Call, result: _Result, session_id: str) -> Iterator[Edit]:
 def _texts(call: _Call, original: str | None) -> Iterator[tuple[str, str, str, Region | None]]:
     """Yield path, old text, new text and region of each file that a call changed."""
     given = call.input
-    if call.name == "apply_patch":
-        for path, old, new in patched(str(given.get("input", ""))):
+    if call.name in _PATCHES:
+        words = (word for value in given.values() for word in flat(value) if _PATCH in word)
+        for path, old, new in patched(next(words, "").partition(_PATCH)[2]):
             yield (path if path.startswith("/") else f"{call.folder}/{path}"), old, new, None
         return
     path = str(given.get("file_path") or "")
@@ -304,6 +308,16 @@ def _added(old: str, new: str) -> tuple[_Lines, tuple[int, ...], _Lines, frozens
 def is_followed(line: bytes) -> bool:
     """Return True if a stripped line says enough to be found again."""
     return len(line) >= MIN_BYTES and len(_WORD.findall(line)) >= MIN_WORD
+
+
+_PATCH = "*** Begin Patch\n"
+
+
+def flat(value: Any) -> Iterator[str]:
+    """Yield the texts of an argument: itself, or the words of a command."""
+    for part in value if isinstance(value, list) else [value]:
+        if isinstance(part, str):
+            yield part
 
 
 def patched(patch: str) -> Iterator[tuple[str, str, str]]:

@@ -265,10 +265,7 @@ class _Sources:
         self.commits[session] += found.commits
         self.prompts[session] += found.prompts
         for edit in found.edits:
-            known = self.states.get(edit.message_id)
-            if known is not None and known[1] != session:
-                continue  # a copy in the file of another session
-            if (edit.call_id, edit.path) not in seen:
+            if (edit.call_id, edit.path) not in seen:  # a fork repeats the records before it
                 seen.add((edit.call_id, edit.path))
                 self.edits.append(edit)
 

@@ -336,6 +336,41 @@ def test_a_new_file_is_not_taken_for_another_of_its_name(tmp_path: Path) -> None
     assert (row["why"], row["alive"]) == ("not_committed", None)
 
 
+@pytest.mark.parametrize("form", ["tool", "words", "command"])
+def test_the_patches_of_codex_are_followed(form: str, tmp_path: Path) -> None:
+    script = played(tmp_path, insert_and_commit)
+    repo, when = script.repos[0], script.now
+    above = repo.text("app.py").split("\n")[2]
+    line = "names_of_the_week = sorted(week)"
+    patch = f"*** Begin Patch\n*** Update File: app.py\n@@\n {above}\n+{line}\n*** End Patch"
+    repo.put("app.py", repo.text("app.py").replace(above, f"{above}\n{line}", 1))
+    script.advance(minutes=5)
+    git(repo.root, "add", "-A")
+    stamps = {f"GIT_{role}_DATE": script.now.isoformat() for role in ("AUTHOR", "COMMITTER")}
+    git(repo.root, "-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x", **stamps)
+    call: dict[str, Any] = {"call_id": "c1", "type": "function_call", "name": "shell"}
+    if form == "tool":
+        call |= {"type": "custom_tool_call", "name": "apply_patch", "input": patch}
+    elif form == "words":
+        call["arguments"] = json.dumps({"command": ["apply_patch", patch]})
+    else:
+        command = f"apply_patch <<'EOF'\n{patch}\nEOF"
+        call["arguments"] = json.dumps({"command": ["bash", "-lc", command]})
+    output = {"type": f"{call['type']}_output", "call_id": "c1", "output": "Success."}
+    meta = {"id": "0199aaaa-0000-7000-8000-000000000001", "cwd": str(repo.root)}
+    lines = [("session_meta", meta), ("response_item", call), ("response_item", output)]
+    (tmp_path / "codex").mkdir()
+    (tmp_path / "codex" / "rollout.jsonl").write_text("".join(
+        json.dumps({"timestamp": when.isoformat(), "type": kind, "payload": payload}) + "\n"
+        for kind, payload in lines
+    ))  # fmt: skip
+    lake = Lake(str(tmp_path / "lake"))
+    ingest_changes(lake, [str(tmp_path / "codex")])
+    evaluate_outcomes(lake, now=script.now)
+    row = commit_row(lake)
+    assert (row["lines"], row["alive"]) == (1, 1)
+
+
 # -- nights -------------------------------------------------------------------------
 
 

@@ -128,10 +128,10 @@ class Follower:
             edit = _without(edit, self._repository.text(touches[0].before))
         parts, why = self._parts(edit, path, touches)
         if not parts:
-            shallow = edit.time < self._repository.cut_at
-            if not touches or shallow or why or not sure:
+            shallow, first = edit.time < self._repository.cut_at, self._own_first(edit, touches)
+            if first is None or shallow or why or not sure:
                 return Followed(edit, self._nothing(edit, "shallow" if shallow else why))
-            parts = [(self._own_first(edit, touches), frozenset())]
+            parts = [(first, frozenset())]
         touch, alive = parts[0]
         how = self._how(edit, touch, alive)
         found = Followed(edit, {}, how, SURE[how], self._repository.folder, path, touch.after)
@@ -196,11 +196,15 @@ class Follower:
                 break
         return parts, why
 
-    def _own_first(self, edit: Edit, touches: Sequence[Touch]) -> Touch:
-        """Return the first commit that the session is known to have made, or the first at all."""
+    def _own_first(self, edit: Edit, touches: Sequence[Touch]) -> Touch | None:
+        """Return the first commit that the session is known to have made, or that was made since.
+
+        One that was only rebased since says nothing.
+        """
         own = (touch for touch in touches if self._sign(edit, touch))
-        written = [t for t in touches if self._commits[t.commit].authored >= edit.time - _SLACK]
-        return next(own, (written or touches)[0])
+        since = edit.time - _SLACK
+        made = (touch for touch in touches if self._commits[touch.commit].authored >= since)
+        return next(own, next(made, None))
 
     def _sign(self, edit: Edit, touch: Touch) -> Literal["named", "trailer", ""]:
         """Return what ties a commit to the session: its output, or the commit's message."""

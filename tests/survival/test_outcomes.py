@@ -255,6 +255,23 @@ def test_lines_that_another_session_wrote_again_are_its_own(tmp_path: Path) -> N
     assert alive_of(lake, second.message)["commit"] == 3
 
 
+def test_a_rebase_of_older_commits_takes_nothing_out(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py", "other.py")
+        repo.switch("feature", new=True)
+        repo.work("app.py")
+        repo.switch("main")
+        repo.work("other.py")
+        repo.switch("feature")
+        repo.insert(agent, "app.py")
+        repo.stash()
+        repo.rebase("main")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    assert (commit_row(lake)["why"], commit_row(lake)["alive"]) == ("not_committed", None)
+
+
 def test_a_line_that_grew_is_gone(tmp_path: Path) -> None:
     def steps(script: Script) -> None:
         repo, agent = script.start("app.py")

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -177,23 +178,24 @@ class Follower:
         """Return the commits that brought lines in, each with its lines; or why nothing is known.
 
         Lines that come with a later commit belong to the edit too, as with partial staging, unless
-        somebody wrote them again in between.
+        somebody wrote them again in between. Lines that no commit brought and one has came with a
+        merge, which the log does not show.
         """
         parts: list[tuple[Touch, frozenset[int]]] = []
         left, why = set(range(len(edit.lines))), ""
-        since = self._commits[touches[0].commit].authored if touches else 0
-        for at, touch in enumerate(touches):
-            fresh, unread = self._brought(edit, touch, left)
+        since = max(edit.time, self._commits[touches[0].commit].authored) if touches else 0
+        for merged, (at, touch) in product((False, True), enumerate(touches)):
+            if not left or (merged and edit.time < self._repository.cut_at):
+                break
+            found, unread = self._brought(edit, touch, left, merged=merged)
             why = why or unread
             if at:
                 until = self._commits[touch.commit].authored
-                fresh = {i for i in fresh if not self.later.added_between(
-                    path, edit.lines[i], max(since, edit.time), until)}  # fmt: skip
-            if fresh:
-                parts.append((touch, frozenset(fresh)))
-                left -= fresh
-            if not left:
-                break
+                found = {i for i in found if not self.later.added_between(
+                    path, edit.lines[i], since, until)}  # fmt: skip
+            if found:
+                parts.append((touch, frozenset(found)))
+                left -= found
         return parts, why
 
     def _own_first(self, edit: Edit, touches: Sequence[Touch]) -> Touch | None:
@@ -272,12 +274,15 @@ class Follower:
         on_trunk = (other for (off_trunk, *_), other in found if not off_trunk)
         return next(on_trunk, None) if here is None else None
 
-    def _brought(self, edit: Edit, touch: Touch, wanted: Collection[int]) -> tuple[set[int], str]:
-        """Return which lines a commit brings into the file; or why that is not known."""
+    def _brought(
+        self, edit: Edit, touch: Touch, wanted: Collection[int], *, merged: bool = False
+    ) -> tuple[set[int], str]:
+        """Return which lines a commit brings into the file, or has; or why that is not known."""
         after, before = (self._repository.text(blob) for blob in (touch.after, touch.before))
         if isinstance(after, str) or isinstance(before, str):
             return set(), after if isinstance(after, str) else str(before)
-        return holding(after, edit, wanted) - holding(before, edit, wanted), ""
+        held = holding(after, edit, wanted)
+        return held if merged else held - holding(before, edit, held), ""
 
 
 class _Way:

@@ -272,6 +272,28 @@ def test_a_rebase_of_older_commits_takes_nothing_out(tmp_path: Path) -> None:
     assert (commit_row(lake)["why"], commit_row(lake)["alive"]) == ("not_committed", None)
 
 
+def test_lines_that_came_with_a_merge_are_alive(tmp_path: Path) -> None:
+    def steps(script: Script) -> None:
+        repo, agent = script.start("app.py", "other.py")
+        repo.switch("feature", new=True)
+        repo.work("other.py")
+        repo.switch("main")
+        repo.work("app.py")
+        who = {f"GIT_{role}_{name}": "x" for role in ("AUTHOR", "COMMITTER")
+               for name in ("NAME", "EMAIL")}  # fmt: skip
+        git(repo.root, "merge", "-q", "--no-ff", "--no-commit", "feature", **who)
+        repo.insert(agent, "app.py")
+        script.advance()
+        when = {f"GIT_{role}_DATE": script.now.isoformat() for role in ("AUTHOR", "COMMITTER")}
+        git(repo.root, "commit", "-qam", "Merge, with a change of its own", **who, **when)
+        repo.work("app.py")
+
+    script = played(tmp_path, steps)
+    lake, _ = looked(tmp_path, script)
+    alive = alive_of(lake, script.written[0].message)
+    assert (alive["commit"], alive["today"]) == (3, 3)
+
+
 def test_a_line_that_grew_is_gone(tmp_path: Path) -> None:
     def steps(script: Script) -> None:
         repo, agent = script.start("app.py")

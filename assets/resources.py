@@ -58,7 +58,7 @@ class RepositoriesResource(dg.ConfigurableResource[None]):
         """Return the folders that the file names."""
         from composer_pipeline.survival.stage import read_repositories
 
-        return read_repositories(self.file) if self.file else ()
+        return read_repositories(self.file)
 
 
 class TeachersResource(dg.ConfigurableResource[None]):

@@ -199,8 +199,7 @@ def outcomes(
     store = open_lake(lake)
     if not store.days("states"):
         raise InputError(f"lake {store.url} has no states; run ingest first")
-    file = repositories or Settings.from_env().repositories
-    named = read_repositories(file) if file else ()
+    named = read_repositories(repositories or Settings.from_env().repositories)
     days = only.days(store)
     with Bar() as progress:
         stale = stale_outcomes(store, repositories=named) if days is None else days
@@ -234,10 +233,7 @@ def show_outcomes(console: Console, found: "Judgement") -> None:
         )
     console.print(table)
     table = Table("sign", "AUC of gone", "gone with it", "gone without", "states with it")
-    signs = {**found.signs, **{f"dissent of {name}": s for name, s in found.teachers.items()}}
-    for name, sign in signs.items():
-        if not sign.with_it.states:
-            continue
+    for name, sign in found.foretold().items():
         shares = (sign.auc, sign.with_it, sign.without_it)
         table.add_row(name, *map(str, shares), str(sign.with_it.states))
     console.print(table)

@@ -286,14 +286,13 @@ def _errors(lake: Lake, days: Iterable[str]) -> Row:
 
 
 def _outcomes(lake: Lake, days: Iterable[str]) -> Row:
-    found = judge_outcomes(lake, days=[day for day in days if day in set(lake.days("outcomes"))])
+    found = judge_outcomes(lake, days=days)
     alive = {name: share.value for name, share in found.alive.items() if share.value is not None}
-    signs = {**found.signs, **{f"dissent of {name}": s for name, s in found.teachers.items()}}
     return {
         "fates": [[_tag("code", name), count(number)] for name, number in found.fates.items()],
         "alive_chart": bars(alive, width=460, total=1) if alive else "",
         "foretold": [[name, str(sign.auc), str(sign.with_it), str(sign.without_it)]
-                     for name, sign in signs.items() if sign.with_it.states],
+                     for name, sign in found.foretold().items()],
         "contested": found.contested,
     }  # fmt: skip
 

@@ -53,15 +53,15 @@ def fate_of(rows: Mapping[str, Mapping[str, Any]]) -> EditFate:
     return EditFate(fate, kept, latest, row["committed_action"])
 
 
-def fates_of(lake: Lake, day: str) -> dict[str, EditFate]:
-    """Return the fates of a day's states that have one, by state id."""
+def by_horizon(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Return state id to its rows of ``outcomes`` by horizon."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in lake.rows("outcomes", days=[day], columns=_COLUMNS):
+    for row in rows:
         found.setdefault(row["state_id"], {})[row["horizon"]] = row
-    return {state_id: fate_of(rows) for state_id, rows in found.items()}
+    return found
 
 
-def with_fates(states: Iterable[str], fates: Mapping[str, EditFate]) -> dict[str, list[Any]]:
-    """Return a column of each field of the fates of some states."""
-    mine = [fates.get(state_id, EditFate()) for state_id in states]
-    return {name: [getattr(fate, name) for fate in mine] for name in EditFate.__struct_fields__}
+def fates_of(lake: Lake, day: str) -> dict[str, EditFate]:
+    """Return the fates of a day's states with an edit, by state id."""
+    rows = by_horizon(lake.rows("outcomes", days=[day], columns=_COLUMNS))
+    return {state_id: fate_of(mine) for state_id, mine in rows.items()}

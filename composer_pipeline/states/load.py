@@ -17,7 +17,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.parquet import column, rows_from_table
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.states.fates import fates_of, with_fates
+from composer_pipeline.states.fates import fates_of
 from composer_pipeline.states.state import (
     Message,
     TraceState,
@@ -112,12 +112,11 @@ class DayTables:
     def __init__(self, lake: Lake, day: str) -> None:
         self.lake, self.day = lake, day
         self.states = lake.read("states", days=[day])
-        fates = fates_of(lake, day)
-        if fates:
-            ids = self.states["state_id"].to_pylist()
-            for name, values in with_fates(ids, fates).items():
-                kind = pa.string() if name in ("fate", "committed_action") else pa.float64()
-                self.states = self.states.append_column(name, column(values, kind))
+
+    @cached_property
+    def _fates(self) -> dict[str, dict[str, Any]]:
+        fates = fates_of(self.lake, self.day)
+        return {state_id: msgspec.structs.asdict(fate) for state_id, fate in fates.items()}
 
     @cached_property
     def _messages(self) -> tuple[list[str], pa.ChunkedArray]:
@@ -151,7 +150,10 @@ class DayTables:
             members = list(run)
             numbers = members[0][1]
             messages = [decoded(texts[n].as_py()) for n in numbers]
-            made = [state_of(row, messages, *self._recorded(row)) for row, _ in members]
+            made = [
+                state_of(row | self._fates.get(row["state_id"], {}), messages, *self._recorded(row))
+                for row, _ in members
+            ]
             yield ChainPath(numbers, messages, made)
 
     def _recorded(self, row: dict[str, Any]) -> Iterator[Message | None]:

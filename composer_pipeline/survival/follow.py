@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from composer_pipeline.survival.repository import FileText, Line, Repository, Touch
+from composer_pipeline.survival.repository import Ancestry, FileText, Repository, Touch
 from composer_pipeline.survival.session_edits import Edit
 
 #: The horizons: the commit that carries an edit, later commits of its file, days, the last look.
@@ -44,9 +44,9 @@ class Followed(msgspec.Struct, gc=False):
     fates: dict[str, Fate]
     how: str = ""
     sure: float = 0.0
-    repository: str = ""
     path: str = ""
     blob: str = ""  # the file as committed
+    repository: str = ""  # its hash
 
     @staticmethod
     def unknown(edit: Edit, why: str) -> "Followed":
@@ -134,14 +134,14 @@ class Follower:
                 return Followed(edit, self._nothing(edit, "shallow" if shallow else why))
             parts = [(first, frozenset())]
         touch, alive = parts[0]
-        how = self._how(edit, touch, alive)
-        found = Followed(edit, {}, how, SURE[how], self._repository.folder, path, touch.after)
-        ways = [self._way(edit, touch, alive) for touch, alive in parts]
+        how: How = self._sign(edit, touch) or ("lines" if alive else "time")
+        found = Followed(edit, {}, how, SURE[how], path, touch.after)
+        later = [self._later(edit, touch, alive) for touch, alive in parts]
         every = frozenset[int]().union(*(alive for _, alive in parts))
         commit = self._commits[touch.commit]
         found.fates["commit"] = Fate("known", every, "", commit.hash, commit.committed)
         for horizon in HORIZONS[1:]:
-            found.fates[horizon] = _joined([way.fate(horizon) for way in ways])
+            found.fates[horizon] = _joined([one.fate(horizon) for one in later])
         return found
 
     def _nothing(self, edit: Edit, why: str) -> dict[str, Fate]:
@@ -158,7 +158,7 @@ class Follower:
             # An amended or rebased commit keeps the time of its author.
             time = commit.authored if commit.authored >= first else commit.committed
             if first <= time <= last:
-                reachable = self._repository.line_of(touch.commit, edit.branch)
+                reachable = self._repository.ancestry_of(touch.commit, edit.branch)
                 on_trunk = reachable is not None and reachable.tip == self._repository.trunk
                 order = (time, not on_trunk, reachable is None, touch.commit)
                 found.append((commit.authored < first, order, touch))
@@ -219,21 +219,18 @@ class Follower:
         checkpoint = commit.checkpoint and self._repository.session_of(commit.checkpoint)
         return "trailer" if checkpoint == edit.session_id else ""
 
-    def _how(self, edit: Edit, touch: Touch, alive: Collection[int]) -> How:
-        return self._sign(edit, touch) or ("lines" if alive else "time")
-
     # -- afterwards -----------------------------------------------------------------
 
-    def _way(self, edit: Edit, touch: Touch, alive: frozenset[int]) -> "_Way":
-        """Return the way from the commit, or its copy on the trunk, to the end of the branch."""
+    def _later(self, edit: Edit, touch: Touch, alive: frozenset[int]) -> "_LaterCommits":
+        """Return what comes after the commit, or after its copy on the trunk."""
         repository = self._repository
-        line = repository.line_of(touch.commit, edit.branch)
+        branch = repository.ancestry_of(touch.commit, edit.branch)
         names = self._names(touch)
-        if line is None or line.tip != repository.trunk:
+        if branch is None or branch.tip != repository.trunk:
             copy = self._copy(edit, touch, alive, names)
             if copy is not None:
-                touch, line = copy, repository.line_of(copy.commit, edit.branch)
-        return _Way(repository, edit, touch, line, names, self._now)
+                touch, branch = copy, repository.ancestry_of(copy.commit, edit.branch)
+        return _LaterCommits(repository, edit, touch, branch, names, self._now)
 
     def _names(self, touch: Touch) -> set[str]:
         """Return the names that the file has had since, and the one before."""
@@ -254,16 +251,16 @@ class Follower:
         That is the copy of a squash, a rebase or a cherry-pick. Where no branch has the commit, the
         next change of the file on the trunk will do.
         """
-        here = self._repository.line_of(touch.commit, edit.branch)
+        here = self._repository.ancestry_of(touch.commit, edit.branch)
         if not alive and here is not None:
             return None
         begun = self._commits[touch.commit].authored - _SLACK
         found = []
         for other in {other for name in names for other in self._repository.touches(name)}:
-            line = self._repository.line_of(other.commit, edit.branch)
+            branch = self._repository.ancestry_of(other.commit, edit.branch)
             committed = self._commits[other.commit].committed
-            if line is not None and committed >= begun and other.commit != touch.commit:
-                off_trunk = line.tip != self._repository.trunk
+            if branch is not None and committed >= begun and other.commit != touch.commit:
+                off_trunk = branch.tip != self._repository.trunk
                 found.append(((off_trunk, committed, -other.commit), other))
         found.sort(key=lambda item: item[0])
         for (off_trunk, *_), other in found[:_CANDIDATES] if alive else ():
@@ -285,22 +282,22 @@ class Follower:
         return held if merged else held - holding(before, edit, held), ""
 
 
-class _Way:
+class _LaterCommits:
     """The commits of a file after the one that carries an edit, on one branch."""
 
     def __init__(
-        self, repository: Repository, edit: Edit, touch: Touch, line: Line | None,
+        self, repository: Repository, edit: Edit, touch: Touch, branch: Ancestry | None,
         names: Iterable[str], now: float,
     ) -> None:  # fmt: skip
         self._repository, self._edit, self._touch = repository, edit, touch
-        self._line, self._now = line, now
+        self._branch, self._now = branch, now
         self._later: list[Touch] = []
-        if line is not None:
+        if branch is not None:
             every = {t for name in names for t in repository.touches(name)}
             later = [
                 t for t in every
-                if t.commit != touch.commit and line.has(t.commit)
-                and line.descends(t.commit, touch.commit)
+                if t.commit != touch.commit and branch.has(t.commit)
+                and branch.descends(t.commit, touch.commit)
             ]  # fmt: skip
             path = touch.path
             for one in sorted(later, key=lambda t: -t.commit):
@@ -310,7 +307,7 @@ class _Way:
 
     def fate(self, horizon: str) -> Fate:
         """Return which lines are alive at a horizon."""
-        if self._line is None:
+        if self._branch is None:
             return Fate("unknown", why="rewritten")
         base, commits = self._touch.commit, self._repository.commits
         if (count := _COMMITS.get(horizon)) is not None:
@@ -318,17 +315,17 @@ class _Way:
                 return Fate("pending", why="too_early")
             touch = self._later[count - 1]
             return self._of(touch.after, touch.commit)
-        at = self._line.tip
+        at = self._branch.tip
         if (days := _DAYS.get(horizon)) is not None:
             limit = commits[base].committed + days * DAY
             if limit > self._now:
                 return Fate("pending", why="too_early")
-            at = self._line.at_time(base, limit)
+            at = self._branch.at_time(base, limit)
         if at == base:
             return self._of(self._touch.after, base)
         path = self._touch.path
         for touch in self._later:
-            if touch.path != path and self._line.descends(at, touch.commit):
+            if touch.path != path and self._branch.descends(at, touch.commit):
                 path = touch.path
         return self._of(self._repository.blob_at(at, path), at)
 

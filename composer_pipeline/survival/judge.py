@@ -11,7 +11,7 @@ from typing import Any
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Report
-from composer_pipeline.states.fates import fate_of
+from composer_pipeline.states.fates import by_horizon, fate_of
 from composer_pipeline.survival.follow import HORIZONS
 
 Row = Mapping[str, Any]
@@ -67,6 +67,11 @@ class Judgement(Report):
     teachers: dict[str, Sign] = field(default_factory=dict)
     contested: Estimate | None = None
 
+    def foretold(self) -> dict[str, Sign]:
+        """Return the signs and the dissent of teachers that hold at a state or more, by name."""
+        dissent = {f"dissent of {name}": sign for name, sign in self.teachers.items()}
+        return {n: sign for n, sign in {**self.signs, **dissent}.items() if sign.with_it.states}
+
 
 #: Signs of the trace, from columns of ``states``.
 SIGNS: Mapping[str, Callable[[Row], bool]] = {
@@ -96,9 +101,7 @@ def judge_outcomes(lake: Lake, *, days: Iterable[str] | None = None) -> Judgemen
         days: ``YYYY-MM-DD``.
     """
     chosen = lake.chosen_days("outcomes", days)
-    rows: dict[str, dict[str, Row]] = defaultdict(dict)
-    for row in lake.rows("outcomes", days=chosen):
-        rows[row["state_id"]][row["horizon"]] = row
+    rows = by_horizon(lake.rows("outcomes", days=chosen))
     fates, unknown = defaultdict[str, int](int), defaultdict[str, int](int)
     gone: dict[str, bool] = {}
     kept: dict[str, bool] = {}

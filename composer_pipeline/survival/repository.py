@@ -11,7 +11,7 @@ import subprocess
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from pathlib import Path
@@ -28,7 +28,7 @@ _KEPT_BYTES = 8 << 20
 #: Branches whose commits are a tool's snapshots of the working tree, not what people committed.
 _SNAPSHOTS = ("entire/",)
 #: Branches whose ancestry is kept, and the newest ones in which a commit is looked for.
-_KEPT_LINES, _NEWEST = 64, 50
+_KEPT_ANCESTRIES, _NEWEST = 64, 50
 _TRUNKS = ("main", "master", "trunk", "develop")
 
 
@@ -82,7 +82,7 @@ class FileText:
             self._joined = b"".join(parts)
             self._begins = list(accumulate(map(len, parts), initial=0))
         line = bare(text[at])
-        found = self._joined.find(line) if len(line) >= MIN_BARE else -1
+        found = self._joined.find(line) if len(line) >= _MIN_BARE else -1
         while found >= 0:
             if self._fits(text, at - 1, -1, found) and self._fits(
                 text, at + 1, 1, found + len(line)
@@ -109,9 +109,7 @@ class FileText:
 
 
 #: Bytes that are left of a line that is looked for whatever its layout.
-MIN_BARE = 6
-
-
+_MIN_BARE = 6
 _LAYOUT = b" \t\r\n\f\v\"'`,;()\\"
 
 
@@ -194,7 +192,7 @@ class Repository:
         self._held = 0
         self._objects: subprocess.Popen[bytes] | None = None
         self._at: dict[tuple[int, str], str] = {}
-        self._lines: dict[int, Line] = {}
+        self._ancestries: dict[int, Ancestry] = {}
         self._shallow = self._boundary()
         self._read_log()
         if not self._ask("info HEAD"):
@@ -215,10 +213,13 @@ class Repository:
     # -- what is there ------------------------------------------------------------
 
     @cached_property
+    def _listed(self) -> list[str]:
+        return _git(self.folder, "worktree", "list", "--porcelain", "-z").split("\0")
+
+    @cached_property
     def worktrees(self) -> list[str]:
         """The folders that are checked out, the longest first."""
-        listed = _git(self.folder, "worktree", "list", "--porcelain", "-z").split("\0")
-        found = {word.removeprefix("worktree ") for word in listed if word.startswith("worktree ")}
+        found = {w.removeprefix("worktree ") for w in self._listed if w.startswith("worktree ")}
         return sorted({*found, *map(os.path.realpath, found)}, key=len, reverse=True)
 
     @cached_property
@@ -339,8 +340,7 @@ class Repository:
             touches.sort(key=lambda t: (self.commits[t.commit].authored, -t.commit))
 
     def _heads(self) -> list[str]:
-        listed = _git(self.folder, "worktree", "list", "--porcelain").splitlines()
-        found = [line.removeprefix("HEAD ") for line in listed if line.startswith("HEAD ")]
+        found = [w.removeprefix("HEAD ") for w in self._listed if w.startswith("HEAD ")]
         return [name for name in found if name.strip("0")]
 
     def _take(self, tokens: Iterator[bytes], parents: list[tuple[str, ...]]) -> None:
@@ -396,9 +396,7 @@ class Repository:
             return "too_large"
         size = int(self._ask(f"contents {blob}")[2])
         data = self._stream.read(size + 1)[:-1]
-        if b"\0" in data[:8000]:
-            return "binary"
-        if data.startswith(b"version https://git-lfs"):
+        if b"\0" in data[:8000] or data.startswith(b"version https://git-lfs"):
             return "binary"
         return FileText(data)
 
@@ -448,32 +446,31 @@ class Repository:
 
     # -- ancestry -------------------------------------------------------------------
 
-    def line(self, tip: int) -> "Line":
+    def ancestry(self, tip: int) -> "Ancestry":
         """Return the ancestry of a branch's last commit."""
-        if tip not in self._lines:
-            if len(self._lines) >= _KEPT_LINES:
-                self._lines.clear()
-            self._lines[tip] = Line(self.commits, tip)
-        return self._lines[tip]
+        if tip not in self._ancestries:
+            if len(self._ancestries) >= _KEPT_ANCESTRIES:
+                self._ancestries.clear()
+            self._ancestries[tip] = Ancestry(self.commits, tip)
+        return self._ancestries[tip]
 
     @cached_property
     def _by_age(self) -> list[int]:
-        tips = sorted(set(self.branches.values()), key=lambda tip: -self.commits[tip].committed)
-        return tips
+        return sorted(set(self.branches.values()), key=lambda tip: -self.commits[tip].committed)
 
-    def line_of(self, commit: int, branch: str = "") -> "Line | None":
-        """Return the line to follow a commit on: the trunk, its own branch, or the newest one."""
-        if self.trunk is not None and self.line(self.trunk).has(commit):
-            return self.line(self.trunk)
+    def ancestry_of(self, commit: int, branch: str = "") -> "Ancestry | None":
+        """Return the branch to follow a commit on: the trunk, its own, or the newest one."""
+        if self.trunk is not None and self.ancestry(self.trunk).has(commit):
+            return self.ancestry(self.trunk)
         names = (branch, f"origin/{branch}")
         own = [self.branches[name] for name in names if name in self.branches]
         for tip in [*own, *self._by_age[:_NEWEST]]:
-            if self.line(tip).has(commit):
-                return self.line(tip)
+            if self.ancestry(tip).has(commit):
+                return self.ancestry(tip)
         return None
 
 
-class Line:
+class Ancestry:
     """The commits that a branch's tip contains, and when each joined its first parents."""
 
     def __init__(self, commits: list[Commit], tip: int) -> None:
@@ -556,14 +553,3 @@ def refs_of(folder: str) -> str:
     """Return all refs of a repository with their commits, which change where its history does."""
     heads = _git(folder, "worktree", "list", "--porcelain")
     return _git(folder, "for-each-ref", "--format=%(objectname) %(refname)") + heads
-
-
-def every_repository(folders: Iterable[str]) -> set[str]:
-    """Return the repositories that some folders are in; unreadable ones are left out."""
-    found = set()
-    for folder in set(folders):
-        try:
-            found.add(find_repository(folder))
-        except RepositoryProblem:
-            continue
-    return found - {""}

@@ -7,14 +7,13 @@ file of Claude Code only the lines that an edit is about are decoded.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
 import orjson
 
-from composer_pipeline.traces.records import LineStats, decode_any
+from composer_pipeline.traces.records import LineStats, decode_any, parse_time
 from composer_pipeline.traces.sources import HEAD_LINES, ClaudeCode, sources
 
 #: A line is followed from this many bytes on, if so many of them are letters or digits.
@@ -55,7 +54,6 @@ class Edit(msgspec.Struct, gc=False):
     places: tuple[int, ...]  # of each in `text`
     text: tuple[bytes, ...]  # the new text from a little above the first to below the last
     removed: frozenset[bytes]
-    folder: str = ""
     branch: str = ""
     region: Region | None = None
     whole: bool = False  # a file was written, and what it held before is not recorded
@@ -91,6 +89,7 @@ _RESULT_ID = re.compile(rb'"tool_use_id"\s*:\s*"([^"]*)"')
 _NAMES = frozenset({"Edit", "MultiEdit", "Write"})
 #: Codex gives a patch to a tool of its own, or as the words or the here-document of a command.
 _PATCHES = frozenset({"apply_patch", "shell", "local_shell", "exec_command"})
+_PATCH = "*** Begin Patch\n"
 _CALL_MARKS = (b'"Edit"', b'"MultiEdit"', b'"Write"')
 
 
@@ -135,7 +134,7 @@ def _claude_items(lines: Iterable[bytes], commits: list[tuple[float, str]]) -> I
         if record is None:
             continue
         if committed:
-            when = seconds(record.get("timestamp"))
+            when = _seconds(record.get("timestamp"))
             commits += [(when, one.decode()) for one in _COMMITTED.findall(line)]
         for item in _items_of(record):
             if isinstance(item, _Call):
@@ -181,7 +180,7 @@ def _items_of(record: dict[str, Any]) -> Iterator[_Item]:
                     str(message.get("id")), str(block.get("id")), name, given, folder, branch
                 )
     elif kind == "user":
-        now, results = seconds(record.get("timestamp")), False
+        now, results = _seconds(record.get("timestamp")), False
         about = record.get("toolUseResult")
         for block in blocks:
             if block.get("type") == "tool_result":
@@ -209,12 +208,10 @@ def _record_items(records: Iterable[Any]) -> Iterator[_Item]:
         yield from _items_of(given)
 
 
-def seconds(timestamp: Any) -> float:
+def _seconds(timestamp: Any) -> float:
     """Return a record's time as seconds since 1970; 0 without one."""
-    try:
-        return datetime.fromisoformat(str(timestamp)).timestamp()
-    except ValueError:
-        return 0.0
+    moment = parse_time(timestamp) if isinstance(timestamp, str) else None
+    return moment.timestamp() if moment else 0.0
 
 
 # -- calls to edits -----------------------------------------------------------------
@@ -226,7 +223,7 @@ def _edits_of(call: _Call, result: _Result, session_id: str) -> Iterator[Edit]:
         if lines or removed:
             yield Edit(
                 call.message_id, session_id, call.id, path, result.time, lines, places, text,
-                removed, call.folder, call.branch, region,
+                removed, call.branch, region,
                 call.name == "Write" and result.original is None,
             )  # fmt: skip
 
@@ -235,8 +232,9 @@ def _texts(call: _Call, original: str | None) -> Iterator[tuple[str, str, str, R
     """Yield path, old text, new text and region of each file that a call changed."""
     given = call.input
     if call.name in _PATCHES:
-        words = (word for value in given.values() for word in flat(value) if _PATCH in word)
-        for path, old, new in patched(next(words, "").partition(_PATCH)[2]):
+        words = (w for v in given.values() for w in (v if isinstance(v, list) else [v]))
+        patch = next((word for word in words if isinstance(word, str) and _PATCH in word), "")
+        for path, old, new in _patched(patch.partition(_PATCH)[2]):
             yield (path if path.startswith("/") else f"{call.folder}/{path}"), old, new, None
         return
     path = str(given.get("file_path") or "")
@@ -292,8 +290,8 @@ def _added(old: str, new: str) -> tuple[_Lines, tuple[int, ...], _Lines, frozens
     """Return the lines that a change added, their places in the new text, it, and those removed."""
     before = set(map(bytes.strip, old.encode("utf-8", "replace").split(b"\n")))
     after = list(map(bytes.strip, new.encode("utf-8", "replace").split(b"\n")))
-    removed = frozenset(filter(is_followed, before.difference(after)))
-    fresh = {line for line in set(after).difference(before) if is_followed(line)}
+    removed = frozenset(filter(_is_followed, before.difference(after)))
+    fresh = {line for line in set(after).difference(before) if _is_followed(line)}
     if not fresh:
         return (), (), (), removed
     places: dict[bytes, int] = {}
@@ -305,22 +303,12 @@ def _added(old: str, new: str) -> tuple[_Lines, tuple[int, ...], _Lines, frozens
     return tuple(places), tuple(at - first for at in places.values()), text, removed
 
 
-def is_followed(line: bytes) -> bool:
+def _is_followed(line: bytes) -> bool:
     """Return True if a stripped line says enough to be found again."""
     return len(line) >= MIN_BYTES and len(_WORD.findall(line)) >= MIN_WORD
 
 
-_PATCH = "*** Begin Patch\n"
-
-
-def flat(value: Any) -> Iterator[str]:
-    """Yield the texts of an argument: itself, or the words of a command."""
-    for part in value if isinstance(value, list) else [value]:
-        if isinstance(part, str):
-            yield part
-
-
-def patched(patch: str) -> Iterator[tuple[str, str, str]]:
+def _patched(patch: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, old lines and new lines of each file of a patch in the form of Codex."""
     path, old, new = "", list[str](), list[str]()
     for line in [*patch.splitlines(), "*** End Patch"]:

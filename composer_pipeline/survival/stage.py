@@ -65,11 +65,13 @@ class Repositories(BaseModel):
 
 
 def read_repositories(file: str | Path) -> tuple[str, ...]:
-    """Return the folders that a file names under ``repositories``; relative to the file.
+    """Return the folders that a file names under ``repositories``, relative to it; none without.
 
     Raises:
         InputError: the file is missing or wrong.
     """
+    if not file:
+        return ()
     path = Path(file).expanduser()
     found = read_model(path, "file of repositories", Repositories)
     folders = (Path(name).expanduser() for name in found.repositories)
@@ -184,9 +186,7 @@ def outcome_derivations(
             for repository in mine - refs.keys():
                 refs[repository] = _refs(repository)
             seen = "\0".join(sorted(f"{one} {refs[one]}" for one in mine))
-            settings["git"] = hashlib.blake2b(
-                seen.encode("utf-8", "replace"), digest_size=8
-            ).hexdigest()
+            settings["git"] = _hash(seen)
         inputs = [(table, {"day": day}) for table in ("states", "raw_files")]
         yield Derivation("outcomes", {"day": day}, inputs, settings)
 
@@ -235,7 +235,6 @@ class _Sources:
     """The edits of some days' sessions, and of later ones, which may have changed their lines."""
 
     def __init__(self, lake: Lake, days: Sequence[str], progress: Progress | None) -> None:
-        self.lake = lake
         #: Message id to (state id, session id, day), of the days asked for.
         self.states: dict[str, tuple[str, str, str]] = {}
         self.edits: list[Edit] = []
@@ -279,6 +278,7 @@ class _Looked:
         self.repositories = 0
         #: Day to state id to its rows, one a horizon.
         self.days: dict[str, dict[str, list[Row]]] = defaultdict(dict)
+        #: Day to state id to its edits that were committed otherwise, with the text of then.
         self.committed: dict[str, dict[str, list[tuple[Edit, str]]]] = defaultdict(dict)
 
     def run(self) -> None:
@@ -348,8 +348,8 @@ class _Looked:
             found.repository = name
             by_state[found.edit.message_id].append(found)
             if (text := self._as_committed(repository, found)) is not None:
-                _, session, day = self._sources.states[found.edit.message_id]
-                self.committed[day].setdefault(session, []).append((found.edit, text))
+                state_id, _, day = self._sources.states[found.edit.message_id]
+                self.committed[day].setdefault(state_id, []).append((found.edit, text))
         for parts in by_state.values():
             self._add(parts, follower)
         return done
@@ -473,24 +473,21 @@ def _kept(before: Row | None, now: Row) -> Row:
 
 def _committed_actions(lake: Lake, day: str, found: _Looked, sources: _Sources) -> dict[str, str]:
     """Return state id to its action with an edit as it was committed, redacted."""
-    wanted: dict[str, list[tuple[Edit, str]]] = defaultdict(list)
-    for edits in found.committed[day].values():
-        for edit, text in edits:
-            wanted[sources.states[edit.message_id][0]].append((edit, text))
+    wanted = found.committed[day]
     if not wanted:
         return {}
     hashed, redact = HashedValues.of(lake), json_redactor()
-    known = {
-        session: frozenset().union(*(_known(lake, row, hashed) for row in sources.rows[session]))
-        for session in found.committed[day]
-    }
+    known: dict[str, frozenset[Any]] = {}  # by session
     actions = {}
     for state in load_states(lake, days=[day], state_ids=wanted):
         (edit, text), *more = wanted[state.state_id]
         if more or (better := _replaced(state.action, edit.call_id, text)) is None:
             continue
+        if (session := state.session_id) not in known:
+            files = (_known(lake, row, hashed) for row in sources.rows[session])
+            known[session] = frozenset().union(*files)
         data = encode(msgspec.to_builtins(better))
-        values = known[state.session_id] | known_values(hashed.find(data))
+        values = known[session] | known_values(hashed.find(data))
         actions[state.state_id] = redact([data], values)[0].data.decode()
     return actions
 

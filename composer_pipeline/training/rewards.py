@@ -328,8 +328,7 @@ def outcome(answer: Mapping[str, Any], case: Case) -> Scored | None:
 
     ``None`` for any other action. This evidence needs no teacher.
     """
-    own = calls_of(case.recorded) if case.recorded is not None else []
-    if not own or case.failed is None or calls_of(answer) != own:
+    if case.failed is None or not _is_recorded(answer, case):
         return None
     if case.failed:
         return Scored(FAILED, "the recorded action, which failed")
@@ -341,10 +340,15 @@ def survival(answer: Mapping[str, Any], case: Case) -> Scored | None:
 
     In [-0.5, 0.5]; ``None`` for any other action, and where git does not know.
     """
-    own = calls_of(case.recorded) if case.recorded is not None else []
-    if not own or case.survival is None or calls_of(answer) != own:
+    if case.survival is None or not _is_recorded(answer, case):
         return None
     return Scored(case.survival - 0.5, f"the recorded action, of which {case.survival:.0%} lasted")
+
+
+def _is_recorded(answer: Mapping[str, Any], case: Case) -> bool:
+    """Return True if an answer makes the calls of the agent's own action."""
+    own = calls_of(case.recorded) if case.recorded is not None else []
+    return bool(own) and calls_of(answer) == own
 
 
 def repeat(answer: Mapping[str, Any], case: Case) -> Scored | None:

@@ -55,17 +55,17 @@ def test_later_commits_of_a_file_are_those_of_the_ancestry_path(seed: int, tmp_p
     repository = Repository(str(tmp_path / ".git"))
     compared = 0
     for name, tip in repository.branches.items():
-        line = repository.line(tip)
+        branch = repository.ancestry(tip)
         inside = git(tmp_path, "rev-list", name).split()
-        assert {c.hash for n, c in enumerate(repository.commits) if line.has(n)} == set(inside)
+        assert {c.hash for n, c in enumerate(repository.commits) if branch.has(n)} == set(inside)
         for base in draw.sample(inside, min(12, len(inside))):
             for file in FILES:
                 number = repository.number[base]
                 ours = {
                     repository.commits[touch.commit].hash
                     for touch in repository.touches(file)
-                    if touch.commit != number and line.has(touch.commit)
-                    and line.descends(touch.commit, number)
+                    if touch.commit != number and branch.has(touch.commit)
+                    and branch.descends(touch.commit, number)
                 }  # fmt: skip
                 words = ("--ancestry-path", "--full-history", "--no-merges", f"{base}..{name}")
                 theirs = git(tmp_path, "rev-list", *words, "--", file).split()
@@ -84,11 +84,11 @@ def test_the_commit_at_a_time_descends_from_the_base_and_is_not_later(
     git(tmp_path, "fast-import", "--quiet", given="".join(stream(draw)))
     repository = Repository(str(tmp_path / ".git"))
     assert repository.trunk is not None
-    line = repository.line(repository.trunk)
-    for base in line.chain:
+    branch = repository.ancestry(repository.trunk)
+    for base in branch.chain:
         limit = repository.commits[base].committed + draw.randrange(60_000)
-        found = line.at_time(base, limit)
+        found = branch.at_time(base, limit)
         words = ("--first-parent", "-1", f"--until={limit}", "main")
         assert repository.commits[found].hash == git(tmp_path, "rev-list", *words).strip()
-        assert line.descends(found, base)
+        assert branch.descends(found, base)
     repository.close()

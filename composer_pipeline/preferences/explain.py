@@ -3,7 +3,7 @@
 The vote is taken again from the replies, so that an explanation is of the current code.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +30,9 @@ from composer_pipeline.preferences.vote_rows import (
 )
 from composer_pipeline.states.load import failure_chains, load_state
 from composer_pipeline.states.state import TraceState
+
+Row = dict[str, Any]
+Rows = list[Row]
 
 _TIERS = {
     "gold": "gold: they agree on the effect (L1 or finer), the agent is not within L2",
@@ -59,43 +62,94 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
     """
     pair_id, state_id = _find(lake, any_id)
     state = load_state(lake, state_id)
-    rows = [row for row in read_replies(lake, state.day) if row["state_id"] == state_id]
-    replies = usable_replies(rows).get(state_id, [])
-    semantic = _recorded_judgements(lake, state, replies)
-    outcome = vote(state, replies, semantic=semantic)
-    reason = reason_of(outcome, len(rows))
-    own = _own_pair(lake, state, pair_id)
-    facts = {
-        "pair_id": pair_id or None,
-        "state_id": state_id,
-        **{name: getattr(state, name) for name in _OF_STATE},
-        "reason": reason,
-        "why": _why(outcome, reason, rows),
-        "tier": outcome.tier,
-        "rule": _TIERS[outcome.tier],
-        "n_replies": len(rows),
-        **vote_figures(outcome),
-        "cost_usd": to_usd(sum(row["cost_picodollars"] or 0 for row in rows)),
-        "agent": {"model": state.model, **_action_json(state.action)},
-        "chosen": _action_json(outcome.winner_action) if outcome.winner_action else None,
-        "teachers": _reply_entries(state, rows, replies, outcome, semantic),
-        "chain": failure_chains(lake, [state_id]).get(state_id, []),
-        "fate": _fate(lake, state, pair_id),
-    }
-    if own is not None:
-        calls = (ToolCall(name, dict(given)) for name, given in chat_calls(own["chosen"]))
-        facts |= {
-            "reason": own["source"],
-            "why": _OWN[own["source"]].format(**own),
-            "tier": own["source"],
-            "chosen": _action_json(Action("", tuple(calls))),
+    chain = failure_chains(lake, [state_id]).get(state_id, [])
+    return Explainer(lake, state.day).of(state, pair_id, chain)
+
+
+class Explainer:
+    """Explains the states of one day, whose tables are read once."""
+
+    def __init__(self, lake: Lake, day: str) -> None:
+        self._replies, self._drops = defaultdict[str, Rows](list), defaultdict[str, Rows](list)
+        for row in read_replies(lake, day):
+            self._replies[row["state_id"]].append(row)
+        for row in lake.rows("drops", days=[day]):
+            self._drops[row["pair_id"]].append(row)
+        self._votes = {row["state_id"]: row for row in lake.rows("votes", days=[day])}
+        self._pairs = {
+            row["pair_id"]: row for row in lake.rows("pairs", days=[day], columns=_PAIR_COLUMNS)
         }
-    return facts
+        normalized = lake.rows("normalized_pairs", days=[day], columns=["pair_id"])
+        self._normalized = {row["pair_id"] for row in normalized}
+        self._splits = {row["pair_id"]: row["split"] for row in
+                        lake.rows("dataset_pairs", columns=["pair_id"])}  # fmt: skip
+
+    def pairs_of(self, state_id: str) -> list[str]:
+        """Return the ids of a state's pairs, dropped ones too."""
+        rows = (*self._pairs.values(), *(row for some in self._drops.values() for row in some))
+        return sorted({r["pair_id"] for r in rows if r["state_id"] == state_id} - {state_id})
+
+    def of(
+        self, state: TraceState, pair_id: str, chain: Sequence[Mapping[str, str]]
+    ) -> dict[str, Any]:
+        """Return what :func:`explain` does of a state of the day and one of its pairs, or ""."""
+        rows = self._replies.get(state.state_id, [])
+        replies = usable_replies(rows).get(state.state_id, [])
+        semantic = _recorded_judgements(self._votes.get(state.state_id), replies)
+        outcome = vote(state, replies, semantic=semantic)
+        reason = reason_of(outcome, len(rows))
+        facts = {
+            "pair_id": pair_id or None,
+            "state_id": state.state_id,
+            **{name: getattr(state, name) for name in _OF_STATE},
+            "reason": reason,
+            "why": _why(outcome, reason, rows),
+            "tier": outcome.tier,
+            "rule": _TIERS[outcome.tier],
+            "n_replies": len(rows),
+            **vote_figures(outcome),
+            "cost_usd": to_usd(sum(row["cost_picodollars"] or 0 for row in rows)),
+            "agent": {"model": state.model, **_action_json(state.action)},
+            "chosen": _action_json(outcome.winner_action) if outcome.winner_action else None,
+            "teachers": _reply_entries(state, rows, replies, outcome, semantic),
+            "chain": chain,
+            "fate": self._fate(pair_id) if pair_id else {},
+        }
+        own = self._pairs.get(pair_id)
+        if own is not None and own["source"] in _OWN:
+            calls = (ToolCall(name, dict(given)) for name, given in chat_calls(own["chosen"]))
+            facts |= {
+                "reason": own["source"],
+                "why": _OWN[own["source"]].format(**own),
+                "tier": own["source"],
+                "chosen": _action_json(Action("", tuple(calls))),
+            }
+        return facts
+
+    def _fate(self, pair_id: str) -> dict[str, str]:
+        """Return stage to what it did with a pair; stages that have not run are left out."""
+        fate = {}
+        if row := self._pairs.get(pair_id):
+            because = f" ({row['weight_reason']})" if row["weight_reason"] else ""
+            fate["pairs"] = f"kept, weight {row['weight']:g}{because}"
+        if pair_id in self._normalized:
+            fate["normalize"] = "kept"
+        if pair_id in self._splits:
+            fate["dataset"] = f"kept, split {self._splits[pair_id]}"
+        for row in self._drops.get(pair_id, []):
+            value = f", {row['stat']} {row['value']}" if row["stat"] else ""
+            bound = f" (bound {row['bound']})" if row["bound"] else ""
+            fate[row["stage"]] = f"dropped by {row['op']} on {row['field']}{value}{bound}"
+        return fate
 
 
 _OF_STATE = (
     "session_id", "day", "project", "turn", "error_kind", "verdict", "caused_error", "hint",
 )  # fmt: skip
+_PAIR_COLUMNS = [
+    "pair_id", "state_id", "source", "chosen", "evidence", "distance", "verified_by", "weight",
+    "weight_reason",
+]  # fmt: skip
 #: Why a pair stands that no teacher made.
 _OWN = {
     "fixup": "The agent mended this edit itself {distance} states later, and the check passes in"
@@ -105,14 +159,6 @@ _OWN = {
     "hindsight": "This is the edit as it was committed, before the user said more; who changed it"
     " is not known.",
 }
-
-
-def _own_pair(lake: Lake, state: TraceState, pair_id: str) -> dict[str, Any] | None:
-    """Return the pair if the agent made it against itself."""
-    columns = ["pair_id", "source", "chosen", "evidence", "distance", "verified_by"]
-    rows = lake.rows("pairs", days=[state.day], columns=columns) if pair_id else []
-    mine = (row for row in rows if row["pair_id"] == pair_id and row["source"] in _OWN)
-    return next(mine, None)
 
 
 def _reply_entries(
@@ -188,15 +234,14 @@ def _level_json(
 
 
 def _recorded_judgements(
-    lake: Lake, state: TraceState, replies: Sequence[Reply]
+    row: Mapping[str, Any] | None, replies: Sequence[Reply]
 ) -> Semantic | None:
-    """Return the judge's decisions from the row of ``votes``; nobody is asked again."""
+    """Return the judge's decisions from a row of ``votes``; nobody is asked again."""
+    raters = row["raters"] if row else []
     same = {
         name
-        for row in lake.rows("votes", days=[state.day])
-        if row["state_id"] == state.state_id
-        for position, name in enumerate(row["raters"])
-        if position and level_of(row, 0, position) is Level.L3
+        for position, name in enumerate(raters)
+        if row and position and level_of(row, 0, position) is Level.L3
     }
     forms = {reply.action.to_json() for reply in replies if reply.teacher in same}
     return (lambda a, b: bool({a.to_json(), b.to_json()} & forms)) if forms else None
@@ -244,26 +289,3 @@ def _find(lake: Lake, any_id: str) -> tuple[str, str]:
     if len(found) > 1:
         raise InputError(f"id {any_id!r} is ambiguous: several pairs or states begin with it")
     return str(found[0][0]), str(found[0][1])
-
-
-def _fate(lake: Lake, state: TraceState, pair_id: str) -> dict[str, str]:
-    """Return stage to what it did with the pair; stages that have not run are left out."""
-    if not pair_id:
-        return {}
-
-    def mine(table: str, **options: Any) -> list[dict[str, Any]]:
-        return [row for row in lake.rows(table, **options) if row["pair_id"] == pair_id]
-
-    day, fate = [state.day], {}
-    for row in mine("pairs", days=day, columns=["pair_id", "weight", "weight_reason"]):
-        because = f" ({row['weight_reason']})" if row["weight_reason"] else ""
-        fate["pairs"] = f"kept, weight {row['weight']:g}{because}"
-    if mine("normalized_pairs", days=day, columns=["pair_id"]):
-        fate["normalize"] = "kept"
-    for row in mine("dataset_pairs", columns=["pair_id"]):
-        fate["dataset"] = f"kept, split {row['split']}"
-    for row in mine("drops", days=day):
-        value = f", {row['stat']} {row['value']}" if row["stat"] else ""
-        bound = f" (bound {row['bound']})" if row["bound"] else ""
-        fate[row["stage"]] = f"dropped by {row['op']} on {row['field']}{value}{bound}"
-    return fate

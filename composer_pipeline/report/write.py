@@ -112,51 +112,73 @@ def write_report(
             no pair, or the file cannot be there.
         StorageError: the file cannot be written.
     """
-
-    def tell(done: int) -> None:
-        if progress:
-            progress("report", done, 3)
-
-    build = read_build(lake)
     path = Path(out).expanduser() if out else default_place(lake)
+    if progress:
+        progress("report", 0, 2)
+    found = _context(lake, run_root)
+    text = _rendered(found)
+    if progress:
+        progress("report", 1, 2)
+    remember_exports(lake, [path], "--out")
+    replace(path, text, f"--out {path}")
+    if progress:
+        progress("report", 2, 2)
+    runs = [run["name"] for run in found["runs"]]
+    missing = [*([] if found["measured"] else ["statistics"]), *([] if runs else ["training"])]
+    return ReportFile(path, found["build"].id, found["facts"].of("pairs"), runs, missing)
+
+
+def render_report(lake: Lake, *, run_root: str | Path = "", links: str = "") -> str:
+    """Return the report as HTML, as the first page of a site that shows every state.
+
+    Args:
+        lake: as in :func:`write_report`.
+        run_root: as in :func:`write_report`.
+        links: what comes before a state's id in the URL of its page; without it nothing is linked.
+
+    Raises:
+        InputError: as in :func:`write_report`.
+    """
+    return _rendered(_context(lake, run_root) | {"links": links})
+
+
+def _context(lake: Lake, run_root: str | Path) -> Row:
+    """Return everything that the page shows."""
+    build = read_build(lake)
     if not any(file.config == "pairs" for file in build.files):
         raise InputError(f"lake {lake.url}: the dataset has no pair; there is nothing to report")
     root = Path(run_root) if run_root else Path(lake.root if lake.local else ".") / "runs"
-    tell(0)
     with tempfile.TemporaryDirectory(prefix="report-") as folder:
         files = take_files(lake, build, Path(folder))
         facts = facts_of(files)
-        tell(1)
-        runs = list(_runs_on(lake, root))
-        statistics = _statistics(lake, build)
         drawn = _drawn(files)
-        chains = failure_chains(lake, [row["state_id"] for row in drawn])
-        context = {
-            **_funnel(facts, statistics),
-            **_agreement(lake, statistics),
-            **_teachers(lake, facts.days),
-            **_errors(lake, facts.days),
-            **_outcomes(lake, facts.days),
-            "style": _style(statistics),
-            "runs": [_run(folder, result) for folder, result in runs],
-            "evaluations": [_evaluation(folder, found) for folder, _ in runs
-                            if (found := evaluation_of(folder))],
-            "pairs": [_pair(row) | {"chain": chains.get(row["state_id"])} for row in drawn],
-            "tiles": _tiles(facts, len(runs)),
-            "dataset_files": [
-                [_tag("code", file.path), count(file.rows), count(file.bytes),
-                 _tag("code", file.sha256[:16])]
-                for file in build.files
-            ],
-        }  # fmt: skip
-    tell(2)
-    page = _environment().get_template("report.html.j2")
-    text = page.render(build=build, facts=facts, version=__version__, **context)
-    remember_exports(lake, [path], "--out")
-    replace(path, text, f"--out {path}")
-    tell(3)
-    missing = [*([] if statistics else ["statistics"]), *([] if runs else ["training"])]
-    return ReportFile(path, build.id, facts.of("pairs"), [run.name for run, _ in runs], missing)
+    runs = list(_runs_on(lake, root))
+    statistics = _statistics(lake, build)
+    chains = failure_chains(lake, [row["state_id"] for row in drawn])
+    return {
+        **_funnel(facts, statistics),
+        **_agreement(lake, statistics),
+        **_teachers(lake, facts.days),
+        **_errors(lake, facts.days),
+        **_outcomes(lake, facts.days),
+        "style": _style(statistics),
+        "runs": [_run(folder, result) for folder, result in runs],
+        "evaluations": [_evaluation(folder, found) for folder, _ in runs
+                        if (found := evaluation_of(folder))],
+        "pairs": [_pair(row) | {"chain": chains.get(row["state_id"])} for row in drawn],
+        "tiles": _tiles(facts, len(runs)),
+        "dataset_files": [
+            [_tag("code", file.path), count(file.rows), count(file.bytes),
+             _tag("code", file.sha256[:16])]
+            for file in build.files
+        ],
+        "build": build, "facts": facts, "measured": bool(statistics), "version": __version__,
+        "links": "",
+    }  # fmt: skip
+
+
+def _rendered(context: Row) -> str:
+    return _environment().get_template("report.html.j2").render(context)
 
 
 def _environment() -> Environment:

@@ -16,7 +16,7 @@ from composer_pipeline.evaluation.evaluate import TRAINED
 from composer_pipeline.evaluation.report import Cell, Estimate
 from composer_pipeline.lake.store import Lake, exports
 from composer_pipeline.maintenance.forget import from_exports
-from composer_pipeline.report.write import default_place, write_report
+from composer_pipeline.report.write import default_place, render_report, write_report
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import dataset_digest
@@ -219,6 +219,14 @@ def test_what_differs_is_marked(tmp_path: Path) -> None:
     text = write_report(lake).path.read_text()
     assert "ls -l <mark>a</mark>.py" in text
     assert "ls -l <mark>b</mark>.py" in text
+
+
+def test_the_first_page_of_a_site_links_the_state_of_each_pair(lake: Lake) -> None:
+    places = dict.fromkeys(v for n, v in Seen(render_report(lake, links="s/")).attributes
+                           if n == "href" and not v.startswith("#"))  # fmt: skip
+    shown = re.findall(r'data-pair="([^"]+)"', render_report(lake))
+    of = {pair["pair_id"]: pair["state_id"] for pair in lake.rows("dataset_pairs")}
+    assert list(places) == ["s/", *(f"s/{of[pair]}" for pair in shown)]
 
 
 def test_forgetting_a_session_removes_the_reports_that_show_it(lake: Lake) -> None:

@@ -206,7 +206,7 @@ def _curve(found: "ReplayPlan") -> str:
             for point in found.curve
         ),
     ]  # fmt: skip
-    drawn = markdown_image(lines({"expected pairs by USD": points}), "expected pairs by USD")
+    drawn = markdown_image(lines({"expected pairs": points}, x_unit="USD"), "pairs by USD")
     return "\n".join([drawn, "", *rows])
 
 

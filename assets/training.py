@@ -8,7 +8,7 @@ from pydantic import Field
 from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
-from composer_pipeline.charts import lines, markdown_image
+from composer_pipeline.charts import markdown_image
 from composer_pipeline.parent import child_of_this
 from composer_pipeline.versions import EVALUATION_VERSION, REPORT_VERSION, TRAINING_VERSION
 
@@ -37,7 +37,7 @@ def trained_model(
     pipes: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult[None]:
     """A model trained with GRPO + SDPO + trace-replay DPO by DiLoCo replicas."""
-    from composer_pipeline.training.run import about, channel_curves, prepare, report
+    from composer_pipeline.training.run import about, curve_charts, prepare, report
 
     prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
     if not prepared.complete:
@@ -53,7 +53,10 @@ def trained_model(
             "checkpoint": dg.MetadataValue.path(str(result.checkpoint)),
             "reused": result.reused,
             "losses": dg.MetadataValue.md(
-                markdown_image(lines(channel_curves(result.run_dir)), "channels by step")
+                " ".join(
+                    markdown_image(chart, name)
+                    for name, chart in curve_charts(result.run_dir).items()
+                )
             ),
             **_timeline(result.run_dir),
             **about(result.run_dir),

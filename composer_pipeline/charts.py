@@ -1,152 +1,202 @@
-"""Small SVG charts from numbers, for Dagster's pages, the dataset card and the reports."""
+"""Small SVG charts from numbers, for Dagster's pages, the dataset card and the reports.
+
+A chart is as wide as a phone's page and its text has 12 px, so that nothing shrinks there. Colours
+are those of a light ground; a style in the image changes them where the reader prefers a dark one.
+"""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, floor, log10
+from types import MappingProxyType
 from xml.sax.saxutils import escape
 
-_COLOURS = ("#3b5bdb", "#e8590c", "#2f9e44", "#9c36b5", "#c92a2a", "#0c8599")
-_GREY = "#868e96"
-_FONT = 'font-family="sans-serif" font-size="11"'
+#: Width of a chart in pixels, without its margin.
+WIDTH, MARGIN = 308, 6
+INK, SOFT, GREY, GRID, PAPER, EMPTY = (
+    "#1b1f24", "#5c6670", "#868e96", "#e5e8ec", "#ffffff", "#f1f3f5",
+)  # fmt: skip
+BLUE, ORANGE, GREEN, GRAPE, CYAN, LIME, RED, AMBER = (
+    "#3b5bdb", "#d9480f", "#2f9e44", "#9c36b5", "#0c8599", "#5c940d", "#e03131", "#b35900",
+)  # fmt: skip
+#: The colour of each quantity, wherever it is drawn.
+QUANTITIES = {
+    "dpo": BLUE, "sft": ORANGE, "grpo": GREEN, "grpo best gain": GREEN, "sdpo": GRAPE,
+    "held out": CYAN, "kto": LIME, "base": GREY, "trained": BLUE,
+}  # fmt: skip
+_SERIES = (BLUE, ORANGE, GREEN, GRAPE, CYAN, LIME, AMBER, RED)
+#: Ink and colour of a heat map's numbers and cells, which are alike on both grounds.
+_ON_DARK, _HEAT = "#fffffe", "#3b5bdc"
+#: Each colour on a dark ground.
+DARK = {
+    INK: "#e6e9ed", SOFT: "#9aa4af", GREY: "#adb5bd", GRID: "#333a42", PAPER: "#1d2127",
+    EMPTY: "#272c33", BLUE: "#8ea2ff", ORANGE: "#ffa94d", GREEN: "#69db7c", GRAPE: "#da77f2",
+    CYAN: "#3bc9db", LIME: "#a9e34b", RED: "#ff8787", AMBER: "#ffc078", "#000000": "#fffffe",
+}  # fmt: skip
+_CHAR = 7  # the width of a character, about
+
+Points = Sequence[tuple[float, float]]
 
 
-def bars(values: Mapping[str, float], *, width: int = 520, unit: str = "", total: float = 0) -> str:
+def bars(
+    values: Mapping[str, float], *, width: int = WIDTH, unit: str = "", total: float = 0
+) -> str:
     """Return horizontal bars with their numbers, and their shares of ``total`` unless it is 0."""
     top = max(values.values(), default=0) or 1
-    left = _label_width(values)
-    space = max(60, width - left - 110)
     parts = []
     for row, (name, value) in enumerate(values.items()):
-        y, size = 6 + 22 * row, space * value / top
-        number = f"{value:,}" if isinstance(value, int) else f"{value:g}"
-        share = f"  {value / total:.0%}" if total else ""
-        parts += [
-            _text(0, y + 12, name),
-            f'<rect x="{left}" y="{y}" width="{size:.1f}" height="16" fill="{_COLOURS[0]}"/>',
-            _text(left + size + 6, y + 12, f"{number}{unit}{share}"),
-        ]
-    return svg(width, 12 + 22 * len(values), parts)
+        y, share = 36 * row, f" ({value / total:.0%})" if total else ""
+        parts += _label(y, name, f"{_number(value)}{unit}{share}", width)
+        colour = QUANTITIES.get(name.rpartition(", ")[2], BLUE)
+        parts.append(_bar(0, y + 19, width * max(value, 0) / top, colour))
+    return svg(width, 36 * len(values), parts)
 
 
 def stacked_shares(
-    names: Sequence[str], rows: Mapping[str, Sequence[int]], *, width: int = 720
+    names: Sequence[str],
+    rows: Mapping[str, Sequence[float]],
+    *,
+    width: int = WIDTH,
+    unit: str = "",
+    amounts: bool = False,
 ) -> str:
-    """Return one bar per row, divided by the row's counts, which ``names`` names in the legend."""
-    colours = (*_COLOURS[: len(names) - 1], "#adb5bd")
-    left = _label_width(rows)
-    space = max(60, width - left - 70)
-    parts = []
-    for row, (name, counts) in enumerate(rows.items()):
-        y, x, total = 6 + 22 * row, float(left), sum(counts)
-        parts.append(_text(0, y + 12, name))
-        for colour, number in zip(colours, counts, strict=True):
-            size = space * number / (total or 1)
-            parts.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{size:.1f}" height="16" fill="{colour}"/>'
-            )
+    """Return one bar per row, divided by the row's numbers, which ``names`` names in the legend.
+
+    All bars have one length and the last part is grey, for the rest; with ``amounts``, a bar is
+    as long as its sum and every part has a colour.
+    """
+    colours = [_SERIES[at % len(_SERIES)] for at in range(len(names))]
+    if not amounts:
+        colours[-1:] = [GREY]
+    top = max(map(sum, rows.values()), default=0) if amounts else 0
+    parts, y = _legend(zip(names, colours, strict=True), width)
+    for name, numbers in rows.items():
+        x, total = 0.0, sum(numbers)
+        parts += _label(y, name, f"{_number(total)}{unit}", width)
+        for colour, number in zip(colours, numbers, strict=True):
+            size = width * number / (top or total or 1)
+            parts.append(_bar(x, y + 19, size, colour))
             x += size
-        parts.append(_text(left + space + 6, y + 12, f"{total:,}"))
-    y = 24 + 22 * len(rows)
-    for at, (name, colour) in enumerate(zip(names, colours, strict=True)):
-        x = left + 150 * at
-        parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(x + 18, y, name))
-    return svg(width, y + 10, parts)
+        y += 36
+    return svg(width, y, parts)
 
 
 def lines(
-    series: Mapping[str, Sequence[tuple[float, float]]], *, width: int = 520, height: int = 220
+    series: Mapping[str, Points],
+    *,
+    width: int = WIDTH,
+    height: int = 200,
+    unit: str = "",
+    x_unit: str = "",
+    colour: str = "",
+    thin: Mapping[str, Points] = MappingProxyType({}),
 ) -> str:
-    """Return one line per series of (x, y) points that is not empty, and a legend."""
+    """Return one line per series of (x, y) points that is not empty, on axes with round numbers.
+
+    ``thin`` are lines that belong to the first series, such as the replicas of a mean; ``unit``
+    and ``x_unit`` say what y and x count, ``colour`` is that of every line.
+    """
     kept = {name: points for name, points in series.items() if points}
-    xs = [x for points in kept.values() for x, _ in points] or [0.0]
-    ys = [y for points in kept.values() for _, y in points] or [0.0]
-    left, bottom, right, top = 56, 24, 8, 18
-    x0, x_span = min(xs), (max(xs) - min(xs)) or 1
-    y0, y_span = min(ys), (max(ys) - min(ys)) or 1
+    every = [point for points in (*kept.values(), *thin.values()) for point in points] or [(0, 0)]
+    xs, ys = [x for x, _ in every], [y for _, y in every]
+    rows, columns = ticks(ys, height // 45), ticks(xs, width // 70)
+    colours = [colour or QUANTITIES.get(name, _SERIES[at % 8]) for at, name in enumerate(kept)]
+    legend = [*zip(kept, colours, strict=True), *([(unit, "")] if unit else [])]
+    parts, top = _legend(legend, width)
+    left = 8 + _CHAR * max(len(label) for label in rows.values())
+    right, bottom = width - 14, height - (38 if x_unit else 22)
+    y0, y1 = min(rows), max(rows)
+    x0, x1 = (min(xs), max(xs)) if min(xs) < max(xs) else (min(columns), max(columns))
 
-    def place(x: float, y: float) -> str:
-        px = left + (x - x0) / x_span * (width - left - right)
-        py = height - bottom - (y - y0) / y_span * (height - bottom - top)
-        return f"{px:.1f},{py:.1f}"
+    def place(x: float, y: float) -> tuple[float, float]:
+        return (
+            left + (x - x0) / (x1 - x0) * (right - left),
+            bottom - (y - y0) / (y1 - y0) * (bottom - top - 6),
+        )
 
-    parts = [
-        f'<path d="M{left},{top} V{height - bottom} H{width - right}" fill="none" stroke="#999"/>',
-        _text(0, top + 8, f"{max(ys):.4g}"),
-        _text(0, height - bottom, f"{min(ys):.4g}"),
-        _text(left, height - 8, f"{min(xs):g}"),
-        _text(width - 40, height - 8, f"{max(xs):g}"),
-    ]
-    for index, (name, points) in enumerate(kept.items()):
-        colour = _COLOURS[index % len(_COLOURS)]
-        path = " ".join(place(x, y) for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(_text(left + 8 + 90 * index, 12, name, f'fill="{colour}" '))
+    for value, label in rows.items():
+        y = place(x0, value)[1]
+        parts += [path(f"M{left},{y:.1f} H{right}", GRID),
+                  text(left - 5, y + 4, label, anchor="end", fill=SOFT)]  # fmt: skip
+    for value, label in columns.items():
+        if x0 <= value <= x1:
+            x = place(value, y0)[0]
+            parts += [path(f"M{x:.1f},{bottom} v4", GREY),
+                      text(x, bottom + 17, label, anchor="middle", fill=SOFT)]  # fmt: skip
+    parts.append(path(f"M{left},{bottom} H{right}", GREY))
+    if x_unit:
+        parts.append(text(right, height - 4, x_unit, anchor="end", fill=SOFT))
+    for name, points in thin.items():
+        parts.append(curve([place(*point) for point in points], (colours or [BLUE])[0], name, 1))
+    for (name, points), ink in zip(kept.items(), colours, strict=True):
+        parts.append(curve([place(*point) for point in points], ink, name, 2.5))
     return svg(width, height, parts)
 
 
 def intervals(
-    rows: Mapping[str, tuple[float, float | None, float | None]], *, width: int = 520
+    rows: Mapping[str, tuple[float, float | None, float | None]], *, width: int = WIDTH
 ) -> str:
     """Return a dot and its interval per row (mean, low, high), about a line at 0.
 
     An interval that excludes 0 is coloured, below and above differently; a row without one has
     an empty dot.
     """
-    ends = [0.0, *(v for row in rows.values() for v in row if v is not None)]
-    x0, span = min(ends), (max(ends) - min(ends)) or 1.0
-    left = _label_width(rows)
-    space = max(60, width - left - 70)
+    axis = ticks([0.0, *(v for row in rows.values() for v in row if v is not None)], width // 70)
+    x0, x1, bottom = min(axis), max(axis), 36 * len(rows) + 4
 
     def place(value: float) -> float:
-        return left + (value - x0) / span * space
+        return 16 + (value - x0) / (x1 - x0) * (width - 32)
 
-    height = 12 + 22 * len(rows)
-    parts = [f'<path d="M{place(0):.1f},0 V{height}" stroke="#999" stroke-dasharray="3"/>']
+    parts = []
+    for value, label in axis.items():
+        rows_of = "".join(f"M{place(value):.1f},{36 * row + 18} v14" for row in range(len(rows)))
+        parts += [path(f"{rows_of}M{place(value):.1f},{bottom - 4} v4", GRID if value else GREY),
+                  text(place(value), bottom + 14, label, anchor="middle", fill=SOFT)]  # fmt: skip
     for row, (name, (mean, low, high)) in enumerate(rows.items()):
-        y = 14 + 22 * row
-        parts.append(_text(0, y + 4, name))
-        colour, fill = _GREY, "white"
+        y = 36 * row
+        parts += _label(y, name, f"{mean:+.3g}", width)
+        colour, fill = GREY, PAPER
         if low is not None and high is not None:
-            colour = fill = _COLOURS[2] if low > 0 else _COLOURS[4] if high < 0 else _GREY
-            line = f"M{place(low):.1f},{y} H{place(high):.1f}"
-            parts.append(f'<path d="{line}" stroke="{colour}" stroke-width="3"/>')
-        dot = f'<circle cx="{place(mean):.1f}" cy="{y}" r="4" fill="{fill}" stroke="{colour}"/>'
-        parts += [dot, _text(width - 58, y + 4, f"{mean:+.3g}")]
-    return svg(width, height, parts)
+            colour = fill = GREEN if low > 0 else RED if high < 0 else GREY
+            parts.append(path(f"M{place(low):.1f},{y + 25} H{place(high):.1f}", colour, 3))
+        parts.append(
+            f'<circle cx="{place(mean):.1f}" cy="{y + 25}" r="4.5" fill="{fill}"'
+            f' stroke="{colour}" stroke-width="1.5"/>'
+        )
+    return svg(width, bottom + 20, parts)
 
 
 def heatmap(
-    names: Sequence[str], cells: Mapping[tuple[str, str], tuple[float, int]], *, cell: int = 64
+    names: Sequence[str], cells: Mapping[tuple[str, str], tuple[float, int]], *, cell: int = 48
 ) -> str:
     """Return a symmetric matrix of shares, darker for more, with numbers.
 
     ``cells`` maps (name, name), in either order, to (share in [0, 1], observations); a missing
-    cell and the diagonal stay empty. ``cell`` is a cell's width in pixels, twice its height.
+    cell and the diagonal stay empty. ``cell`` is a cell's width in pixels.
     """
-    height = cell // 2
-    left = _label_width(names)
+    height = 32
+    left = 8 + _CHAR * max((len(name) for name in names), default=0)
     parts = []
     for row, a in enumerate(names):
         y = 24 + row * height
-        short = a if 7 * len(a) <= cell else a[: max(1, cell // 7 - 1)] + "…"
-        parts += [_text(0, y + height / 2 + 4, a), _text(left + row * cell + 3, 16, short)]
+        short = _cut(a, cell)
+        parts += [text(0, y + height / 2 + 4, a), text(left + row * cell + 3, 16, short)]
         for column, b in enumerate(names):
             x = left + column * cell
             box = f'<rect x="{x}" y="{y}" width="{cell - 2}" height="{height - 2}"'
             found = cells.get((a, b), cells.get((b, a)))
             if a == b or found is None:
-                parts.append(f'{box} fill="#f1f3f5"/>')
+                parts.append(f'{box} fill="{EMPTY}"/>')
                 continue
             share, n = found
-            shade = ",".join(f"{255 + (end - 255) * share:.0f}" for end in (59, 91, 219))
             title = escape(printable(f"{a}, {b}: {share:.1%} of {n}"))
-            ink = "white" if share > 0.55 else "black"
-            centred = f'text-anchor="middle" fill="{ink}" '
+            # At this share of blue, black and white are equally readable.
+            ink = _ON_DARK if share > 0.89 else "#000000"
             parts += [
-                f'{box} fill="rgb({shade})"><title>{title}</title></rect>',
-                _text(x + cell / 2 - 1, y + height / 2 + 4, f"{share:.0%}", centred),
-            ]
-    return svg(left + cell * len(names) + 4, 28 + height * len(names), parts)
+                f'{box} fill="{_HEAT}" fill-opacity="{share:.2f}"><title>{title}</title></rect>',
+                text(x + cell / 2 - 1, y + height / 2 + 4, f"{share:.0%}", anchor="middle",
+                     fill=ink),
+            ]  # fmt: skip
+    return svg(left + cell * len(names), 24 + height * len(names), parts)
 
 
 def markdown_image(svg: str, alt: str) -> str:
@@ -155,13 +205,21 @@ def markdown_image(svg: str, alt: str) -> str:
     return f"![{alt}](data:image/svg+xml;base64,{data})"
 
 
-def svg(width: int, height: int, parts: Sequence[str]) -> str:
-    """Return an image of ``width`` by ``height`` pixels on white, from its elements."""
-    body = "".join(parts)
+def svg(width: int, height: float, parts: Iterable[str]) -> str:
+    """Return an image from its elements, light or dark, with a margin around ``width``."""
+    margin = f'x="-{MARGIN}" y="-{MARGIN}"'
+    body = f'<rect {margin} width="100%" height="100%" fill="{PAPER}"/>' + "".join(parts)
+    dark = "".join(
+        f'[{name}="{light}"]{{{name}:{dark}}}'
+        for light, dark in DARK.items()
+        for name in ("fill", "stroke")
+        if f'{name}="{light}"' in body
+    )
+    wide, high = width + 2 * MARGIN, f"{height + 2 * MARGIN:g}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-        f' viewBox="0 0 {width} {height}">'
-        f'<rect width="100%" height="100%" fill="white"/>{body}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}"'
+        f' viewBox="-{MARGIN} -{MARGIN} {wide} {high}">'
+        f"<style>@media (prefers-color-scheme:dark){{{dark}}}</style>{body}</svg>"
     )
 
 
@@ -170,9 +228,80 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _label_width(labels: Sequence[str] | Mapping[str, object]) -> int:
-    return 8 + 7 * max((len(name) for name in labels), default=0)
+def text(x: float, y: float, label: str, *, anchor: str = "", fill: str = INK) -> str:
+    """Return a text whose baseline is at ``y``; ``anchor`` is that of SVG."""
+    where = f' text-anchor="{anchor}"' if anchor else ""
+    return (
+        f'<text x="{x:.6g}" y="{y:.6g}"{where} fill="{fill}" font-family="sans-serif"'
+        f' font-size="12">{escape(printable(label))}</text>'
+    )
 
 
-def _text(x: float, y: float, text: str, attributes: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" {attributes}{_FONT}>{escape(printable(text))}</text>'
+def path(data: str, colour: str, width: float = 1) -> str:
+    """Return a line of the image from SVG's path data."""
+    return f'<path d="{data}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+
+
+def curve(points: Points, colour: str, name: str, width: float) -> str:
+    """Return a line through points of the image, or a dot at the only one."""
+    title = f"<title>{escape(printable(name))}</title>"
+    if len(points) == 1:
+        x, y = points[0]
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{width + 1}" fill="{colour}">{title}</circle>'
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return (
+        f'<polyline class="curve" points="{joined}" fill="none" stroke="{colour}"'
+        f' stroke-width="{width}">{title}</polyline>'
+    )
+
+
+def ticks(values: Iterable[float], most: int) -> dict[float, str]:
+    """Return round numbers around the values, a few more than ``most`` at most, and their text."""
+    known = [*values]
+    low, high = min(known), max(known)
+    whole = all(float(value).is_integer() for value in known)
+    if low == high:
+        pad = 1.0 if whole else abs(low) / 20
+        low, high = low - pad, high + pad
+    rough = (high - low) / max(most, 1)
+    power = floor(log10(rough))
+    step = next(m * 10.0**power for m in (1, 2, 5, 10) if m * 10.0**power >= rough * 0.999)
+    step = max(step, 1.0) if whole else step
+    digits = max(0, -floor(log10(step * 1.001)))
+    first, last = floor(low / step + 1e-3), ceil(high / step - 1e-3)
+    found = [round(number * step, digits + 1) for number in range(first, last + 1)]
+    return {value: f"{value:,.{digits}f}" for value in found}
+
+
+def _cut(name: str, room: float) -> str:
+    most = max(2, int(room // _CHAR))
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _label(y: float, name: str, number: str, width: int) -> list[str]:
+    """Return a row's name and, at its end, its number."""
+    room = width - _CHAR * (len(number) + 1)
+    return [text(0, y + 13, _cut(name, room)), text(width, y + 13, number, anchor="end")]
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _bar(x: float, y: float, size: float, colour: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y}" width="{size:.1f}" height="11" fill="{colour}"/>'
+
+
+def _legend(names: Iterable[tuple[str, str]], width: int) -> tuple[list[str], int]:
+    """Return names beside their colours, in rows, and where the rows end."""
+    parts, x, y = [], 0.0, 13
+    for name, colour in names:
+        size = _CHAR * len(name) + (30 if colour else 12)
+        if x and x + size - 12 > width:
+            x, y = 0.0, y + 18
+        if colour:
+            parts.append(path(f"M{x},{y - 4} h12", colour, 4))
+        shift = 18 if colour else 0
+        parts.append(text(x + shift, y, name, fill=INK if colour else SOFT))
+        x += size
+    return parts, y + 8

@@ -14,7 +14,22 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from composer_pipeline.charts import svg
+from composer_pipeline.charts import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    GRID,
+    INK,
+    QUANTITIES,
+    RED,
+    SOFT,
+    curve,
+    path,
+    svg,
+    text,
+    ticks,
+)
 from composer_pipeline.diloco.inputs import read as read_inputs
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.slots import claims
@@ -311,14 +326,13 @@ def _waits(written: dict[str, dt.datetime], slot: int, commits: Sequence[Commit]
 
 #: The drawing of a run over time in its folder, and its data.
 TIMELINE, FIGURES = "report/timeline.svg", "report/timeline.json"
+#: Name to (round to value); ``NAME, replica N`` is drawn thin, with the line of ``NAME``.
 Losses = Mapping[str, Mapping[int, float]]
-_FONT = 'font-family="sans-serif" font-size="11"'
 #: Fill and opacity of a span, colour of a commit's mark.
-_SPANS = {TRAINING: ("#3b5bdb", 0.45), WAITING: ("#adb5bd", 0.55), DEAD: ("#212529", 0.85)}
-_FATES = {MERGED: "#2f9e44", REJECTED: "#e03131", LATE: "#f08c00", MISSING: ""}
-_INK = ("#9c36b5", "#0c8599", "#e8590c", "#5c940d")
+_SPANS = {TRAINING: (BLUE, 0.6), WAITING: (GREY, 1.0), DEAD: (INK, 0.85)}
+_FATES = {MERGED: GREEN, REJECTED: RED, LATE: AMBER, MISSING: ""}
 Scale = Callable[[float], float]
-_ROW, _LEFT, _RIGHT, _TOP, _PANEL = 30, 76, 16, 24, 64
+_ROW, _LEFT, _RIGHT, _TOP, _PANEL = 30, 100, 16, 24, 64
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -349,9 +363,9 @@ def read_timeline(run_dir: Path) -> str | None:
 
 
 def timeline(run: History, losses: Losses | None = None, *, width: int = 960) -> str:
-    """Return an SVG: a row a slot, the bytes of each round below, and the losses below these.
+    """Return an SVG: a row a slot, the bytes of each round below, and a panel a loss below these.
 
-    ``losses`` maps a name to (round to value), each drawn on its own scale; ``width`` is in pixels.
+    ``width`` is in pixels.
     """
     span = max(run.seconds, 1e-9)
     room = width - _LEFT - _RIGHT
@@ -365,19 +379,15 @@ def timeline(run: History, losses: Losses | None = None, *, width: int = 960) ->
     y = _TOP + run.replicas * _ROW
     parts += _bytes(run.rounds, y, scale)
     y += _PANEL
-    kept = {name: points for name, points in (losses or {}).items() if points}
-    if kept:
-        parts += _losses(run.rounds, kept, y, scale)
+    of: dict[str, dict[str, Mapping[int, float]]] = {}
+    for name, points in (losses or {}).items():
+        if points:
+            of.setdefault(name.partition(", ")[0], {})[name] = points
+    for name, curves in of.items():
+        parts += _losses(run.rounds, name, curves, y, scale)
         y += _PANEL
     parts += _foot(span, y, scale)
     return svg(width, y + 52, parts)
-
-
-def _text(x: float, y: float, label: str, *, anchor: str = "start", fill: str = "black") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}" {_FONT}>'
-        f"{escape(label)}</text>"
-    )
 
 
 def _head(run: History, scale: Scale) -> list[str]:
@@ -386,16 +396,16 @@ def _head(run: History, scale: Scale) -> list[str]:
     parts, free = [], 0.0
     for mark in run.rounds:
         x = scale(mark.at)
-        parts.append(f'<path d="M{x:.1f},{_TOP - 6} V{bottom}" stroke="#dee2e6"/>')
+        parts.append(path(f"M{x:.1f},{_TOP - 6} V{bottom}", GRID))
         if x - 4 > free:
-            parts.append(_text(x, 12, f"{mark.round}", anchor="middle"))
+            parts.append(text(x, 12, f"{mark.round}", anchor="middle"))
             free = x + 20
-    return [_text(0, 12, "round"), *parts]
+    return [text(0, 12, "round"), *parts]
 
 
 def _slot(run: History, slot: int, scale: Scale) -> list[str]:
     y = _TOP + slot * _ROW
-    parts = [_text(0, y + 14, f"replica {slot}")]
+    parts = [text(0, y + 14, f"replica {slot}")]
     marks = {mark.round: mark for mark in run.rounds}
     for one in (one for one in run.spans if one.slot == slot):
         mark = marks[one.round]
@@ -425,7 +435,7 @@ def _slot(run: History, slot: int, scale: Scale) -> list[str]:
             x = scale(start)
             label = f"replica {slot}: start {number}"
             parts.append(
-                f'<path class="start" d="M{x:.1f},{y - 3} l-4,-6 h8 z" fill="#212529">'
+                f'<path class="start" d="M{x:.1f},{y - 3} l-4,-6 h8 z" fill="{INK}">'
                 f"<title>{escape(label)}</title></path>"
             )
     return parts
@@ -435,49 +445,53 @@ def _bytes(rounds: Sequence[RoundMark], y: float, scale: Scale) -> list[str]:
     top = max((mark.bytes for mark in rounds), default=0) or 1
     high = _PANEL - 22
     base = y + 8 + high
-    parts = [_text(0, y + 18, "bytes"), _text(0, y + 34, _size(top))]
+    parts = [text(0, y + 18, "bytes"), text(0, y + 34, _size(top))]
     for mark in rounds:
         tall = mark.bytes / top * high
         label = f"round {mark.round}: {_size(mark.bytes)}, {mark.tokens:,} tokens"
         parts.append(
             f'<rect class="bytes" x="{scale(mark.at) - 4:.1f}" y="{base - tall:.1f}" width="6"'
-            f' height="{max(tall, 0.5):.1f}" fill="#495057"><title>{label}</title></rect>'
+            f' height="{max(tall, 0.5):.1f}" fill="{SOFT}"><title>{label}</title></rect>'
         )
     return parts
 
 
-def _losses(rounds: Sequence[RoundMark], losses: Losses, y: float, scale: Scale) -> list[str]:
+def _losses(
+    rounds: Sequence[RoundMark], name: str, curves: Losses, y: float, scale: Scale
+) -> list[str]:
+    """Return a panel with one quantity: its mean, and its replicas as thin lines."""
     at = {mark.round: mark.at for mark in rounds}
-    high = _PANEL - 22
-    parts = [_text(0, y + 18, "loss")]
-    for index, (name, values) in enumerate(losses.items()):
-        known = [(at[r], value) for r, value in sorted(values.items()) if r in at]
-        if not known:
-            continue
-        low, span = min(v for _, v in known), max(v for _, v in known) - min(v for _, v in known)
-        colour = _INK[index % len(_INK)]
-        points = [
-            (scale(when), y + 8 + high - (value - low) / (span or 1.0) * high)
-            for when, value in known
-        ]
-        if len(points) == 1:
-            x, height = points[0]
-            parts.append(f'<circle cx="{x:.1f}" cy="{height:.1f}" r="3" fill="{colour}"/>')
-        else:
-            joined = " ".join(f"{x:.1f},{height:.1f}" for x, height in points)
-            parts.append(
-                f'<polyline class="loss" points="{joined}" fill="none" stroke="{colour}"'
-                ' stroke-width="2"/>'
-            )
-        label = f"{name} {known[0][1]:.4g} to {known[-1][1]:.4g}"
-        parts.append(_text(_LEFT + 190 * index, y + _PANEL + 4, label, fill=colour))
+    known = {
+        curve_name: [(at[r], value) for r, value in sorted(values.items()) if r in at]
+        for curve_name, values in curves.items()
+    }
+    every = [value for points in known.values() for _, value in points]
+    if not every:
+        return []
+    marks = ticks(every, 2)
+    low, span, high = min(marks), max(marks) - min(marks), _PANEL - 18
+
+    def place(when: float, value: float) -> tuple[float, float]:
+        return scale(when), y + 8 + high - (value - low) / span * high
+
+    parts = []
+    for value, label in marks.items():
+        level = place(0, value)[1]
+        parts.append(path(f"M{_LEFT},{level:.1f} H{scale(rounds[-1].at):.1f}", GRID))
+        if value in (min(marks), max(marks)):
+            parts.append(text(_LEFT - 6, level + 4, label, anchor="end", fill=SOFT))
+    parts.append(text(0, y + 36, name))
+    for curve_name, points in known.items():
+        width = 2.5 if curve_name == name else 1
+        placed = [place(*point) for point in points]
+        parts.append(curve(placed, QUANTITIES.get(name, BLUE), curve_name, width))
     return parts
 
 
 def _foot(span: float, y: float, scale: Scale) -> list[str]:
     anchors = {0.0: "start", 0.5: "middle", 1.0: "end"}
     parts = [
-        _text(scale(share * span), y + 22, f"{share * span:.0f} s", anchor=anchor)
+        text(scale(share * span), y + 22, f"{share * span:.0f} s", anchor=anchor)
         for share, anchor in anchors.items()
     ]
     legend = [(kind, *paint) for kind, paint in _SPANS.items()]
@@ -489,10 +503,10 @@ def _foot(span: float, y: float, scale: Scale) -> list[str]:
             f'<rect x="{x}" y="{y + 32}" width="12" height="12" fill="{colour}"'
             f' fill-opacity="{opacity}"/>'
         )
-        parts.append(_text(x + 17, y + 42, "training, loading" if name == TRAINING else name))
+        parts.append(text(x + 17, y + 42, "training, loading" if name == TRAINING else name))
     x += 92
-    parts.append(f'<path d="M{x + 4},{y + 43} l-4,-8 h8 z" fill="#212529"/>')
-    return [*parts, _text(x + 14, y + 42, "started again")]
+    parts.append(f'<path d="M{x + 4},{y + 43} l-4,-8 h8 z" fill="{INK}"/>')
+    return [*parts, text(x + 14, y + 42, "started again")]
 
 
 def _size(count: int) -> str:

@@ -619,7 +619,11 @@ def separability_figure(found: Separation, bound: float) -> str:
     """Return Markdown with the ROC curve of chosen against rejected, or why there is none."""
     if found.auc is None:
         return f"Separability was {found.note}."
-    picture = lines({"style": found.roc, "chance": ((0.0, 0.0), (1.0, 1.0))}, width=320, height=240)
+    picture = lines(
+        {"style": found.roc, "chance": ((0.0, 0.0), (1.0, 1.0))},
+        unit="of the chosen",
+        x_unit="of the rejected",
+    )
     strongest = sorted(found.weights.items(), key=lambda item: -abs(item[1]))[:5]
     features = ", ".join(f"{name} {weight:+.2f}" for name, weight in strongest)
     return (

@@ -312,18 +312,18 @@ def card_files(
     steps = funnel(facts, statistics)
     lengths = dict(zip(_length_classes(), facts.lengths, strict=True)) if facts.lengths else {}
     teachers = dict(sorted(facts.teachers.items()))
-    charts = {"assets/funnel.svg": bars(steps, total=next(iter(steps.values())), width=720)}
+    charts = {"assets/funnel.svg": bars(steps, total=next(iter(steps.values())))}
     if votes:
         counts = {tool: (same, pairs, voted - same - pairs) for tool, voted, same, pairs in votes}
         names = ("with the agent", "against it: a pair", "neither")
         charts["assets/agreement.svg"] = stacked_shares(names, counts)
     if lengths:
-        charts["assets/lengths.svg"] = bars(lengths, width=720)
+        charts["assets/lengths.svg"] = bars(lengths)
     if teachers:
         tokens = {name: t.median_tokens for name, t in teachers.items()}
         cost = {name: round(t.usd_per_1000, 4) for name, t in teachers.items()}
-        charts["assets/tokens.svg"] = bars(tokens, width=720)
-        charts["assets/cost.svg"] = bars(cost, width=720, unit=" $")
+        charts["assets/tokens.svg"] = bars(tokens)
+        charts["assets/cost.svg"] = bars(cost, unit=" $")
     found = {path: image.encode() for path, image in charts.items()}
     if chat_template := build.figures.get("chat_template"):
         found[TEMPLATE] = str(chat_template).encode()

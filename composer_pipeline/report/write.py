@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from composer_pipeline import __version__
-from composer_pipeline.charts import bars, heatmap, intervals, lines
+from composer_pipeline.charts import bars, heatmap, intervals
 from composer_pipeline.dataset.manifest import Build, check_statistics, read_build
 from composer_pipeline.diloco.views import read_timeline
 from composer_pipeline.errors import InputError
@@ -52,10 +52,9 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import (
     RESULT,
     about,
-    channel_curves,
+    curve_charts,
     dataset_digest,
     finished,
-    held_out_curve,
 )
 
 #: Pairs that are shown.
@@ -238,7 +237,7 @@ def _funnel(facts: Facts, statistics: Statistics) -> Row:
                if name == "states_by_reason" and row["value"]}  # fmt: skip
     return {
         "funnel": [[name, count(number), share(number, first)] for name, number in steps.items()],
-        "funnel_chart": bars(steps, width=1030),
+        "funnel_chart": bars(steps),
         "reasons": [[REASONS[name], count(reasons[name])] for name in REASONS if name in reasons],
         "dropped": [[stage, op, count(n)] for (stage, op), n in facts.dropped.most_common(8)],
     }
@@ -248,9 +247,8 @@ def _agreement(lake: Lake, statistics: Statistics) -> Row:
     matrix = {(a, b): (row["value"] or 0.0, int(row["n"]))
               for (name, a, b, _), row in statistics.items() if name == "agreement_L2"}  # fmt: skip
     names = sorted({name for pair in matrix for name in pair}, key=lambda n: (n != AGENT, n))
-    cell = 74 if len(names) <= 8 else 60
     return {
-        "matrix_chart": heatmap(names[:_MOST], matrix, cell=cell) if matrix else "",
+        "matrix_chart": heatmap(names[:_MOST], matrix) if matrix else "",
         "not_drawn": len(names) - _MOST,
         "votes": [
             [_tag("code", tool), count(voted), share(same, voted), share(pairs, voted),
@@ -284,8 +282,8 @@ def _teachers(lake: Lake, days: Iterable[str]) -> Row:
             for teacher, model, family, replies, usable, cost, median, p95, tokens in found
         ],
         "billed": sum(row[5] for row in found),
-        "cost_chart": bars({row[0]: round(row[5], 4) for row in found}, width=460),
-        "latency_chart": bars(slow, width=460) if slow else "",
+        "cost_chart": bars({row[0]: round(row[5], 4) for row in found}),
+        "latency_chart": bars(slow) if slow else "",
         "unusable": [[_tag("b", teacher), status, count(n)] for teacher, status, n in unusable],
     }  # fmt: skip
 
@@ -303,7 +301,7 @@ def _errors(lake: Lake, days: Iterable[str]) -> Row:
     )  # fmt: skip
     return {
         "errors": [[_tag("code", kind), count(n), count(hints)] for kind, n, hints in found],
-        "errors_chart": bars({kind: n for kind, n, _ in found}, width=460),
+        "errors_chart": bars({kind: n for kind, n, _ in found}),
     }
 
 
@@ -312,7 +310,7 @@ def _outcomes(lake: Lake, days: Iterable[str]) -> Row:
     alive = {name: share.value for name, share in found.alive.items() if share.value is not None}
     return {
         "fates": [[_tag("code", name), count(number)] for name, number in found.fates.items()],
-        "alive_chart": bars(alive, width=460, total=1) if alive else "",
+        "alive_chart": bars(alive, total=1) if alive else "",
         "foretold": [[name, str(sign.auc), str(sign.with_it), str(sign.without_it)]
                      for name, sign in found.foretold().items()],
         "contested": found.contested,
@@ -341,7 +339,7 @@ def _style(statistics: Statistics) -> Row:
         "n": int(row["n"]),
         "bound": Separability().max_auc,
         "error": statistics.get(("separability_auc_error", "", "", ""), {}).get("value"),
-        "chart": intervals({k: (v, None, None) for k, v in most}, width=620) if most else "",
+        "chart": intervals({k: (v, None, None) for k, v in most}) if most else "",
     }
 
 
@@ -352,6 +350,7 @@ _MEANINGS = {
     "sdpo": "divergence from the same model that also reads the hint",
     "dpo": "loss on pairs; 0.693 is no preference",
     "sft": "loss on the actions to imitate",
+    "held out": "loss on rows that training never sees, by round",
 }
 
 
@@ -368,18 +367,11 @@ def _runs_on(lake: Lake, run_root: Path) -> Iterator[Run]:
 
 
 def _run(folder: Path, result: Mapping[str, Any]) -> Row:
-    losses = [
-        (name, lines({name: points}, width=460), f"{name} by step", _MEANINGS.get(name, ""))
-        for name, points in channel_curves(folder).items()
-    ]
-    if held_out := held_out_curve(folder):
-        title = "held-out loss by round"
-        losses.append((title, lines({"held out": held_out}, width=460), title, ""))
     facts = about(folder).items()
     return {
         "name": folder.name,
         "about": [[_tag("b", name.replace("_", " ")), value] for name, value in facts],
-        "losses": losses,
+        "losses": [(name, chart, _MEANINGS[name]) for name, chart in curve_charts(folder).items()],
         "timeline": read_timeline(folder),
         "rounds": len(result["commits"]),
         "merged": sum(bool(commit["merged"]) for commit in result["commits"]),

@@ -21,6 +21,7 @@ import msgspec
 import yaml
 from packaging.requirements import Requirement
 
+from composer_pipeline.charts import lines
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.files import cache_dir, make_folder, replace, take_lock, writing
 from composer_pipeline.lake.schema import TABLES
@@ -674,20 +675,43 @@ CURVES = {
 Points = list[tuple[float, float]]
 
 
+def replica_curves(run_dir: Path) -> dict[str, dict[int, Points]]:
+    """Return (step, value) of each channel that has values, by replica."""
+    found: dict[str, dict[int, Points]] = {}
+    steps = sorted(read_steps(run_dir).items()) if (run_dir / METRICS).is_file() else []
+    for name, key in CURVES.items():
+        for (slot, step), row in steps:
+            if key in row:
+                found.setdefault(name, {}).setdefault(slot, []).append((step, row[key]))
+    return found
+
+
 def channel_curves(run_dir: Path) -> dict[str, Points]:
     """Return (step, mean over replicas) for each channel that has values."""
-    if not (run_dir / METRICS).is_file():
-        return {}
-    steps = sorted(read_steps(run_dir).items())
-    series: dict[str, Points] = {}
-    for name, key in CURVES.items():
-        by_step: dict[int, list[float]] = {}
-        for (_, step), row in steps:
-            if key in row:
-                by_step.setdefault(step, []).append(row[key])
-        if by_step:
-            series[name] = [(step, sum(v) / len(v)) for step, v in sorted(by_step.items())]
-    return series
+    return {
+        name: _means(point for points in replicas.values() for point in points)
+        for name, replicas in replica_curves(run_dir).items()
+    }
+
+
+def _means(points: Iterable[tuple[float, float]]) -> Points:
+    """Return each x with the mean of its values."""
+    values: dict[float, list[float]] = {}
+    for x, value in points:
+        values.setdefault(x, []).append(value)
+    return [(x, sum(v) / len(v)) for x, v in sorted(values.items())]
+
+
+def curve_charts(run_dir: Path) -> dict[str, str]:
+    """Return a chart of each channel, its replicas thin, and of the held-out loss."""
+    means, charts = channel_curves(run_dir), {}
+    for name, replicas in replica_curves(run_dir).items():
+        thin = {f"replica {slot}": points for slot, points in replicas.items()}
+        few = thin if len(thin) > 1 else {}
+        charts[name] = lines({name: means[name]}, unit="nats", x_unit="step", thin=few)
+    if held := held_out_curve(run_dir):
+        charts["held out"] = lines({"held out": held}, unit="nats", x_unit="round")
+    return charts
 
 
 def held_out_curve(run_dir: Path) -> Points:
@@ -698,13 +722,19 @@ def held_out_curve(run_dir: Path) -> Points:
 
 
 def round_losses(run_dir: Path, inner_steps: int) -> dict[str, dict[int, float]]:
-    """Return each channel's mean number by round, and the held-out loss by round."""
-    found: dict[str, dict[int, float]] = {}
-    for name, points in channel_curves(run_dir).items():
-        by_round: dict[int, list[float]] = {}
-        for step, value in points:
-            by_round.setdefault((int(step) - 1) // inner_steps + 1, []).append(value)
-        found[name] = {round_: sum(v) / len(v) for round_, v in by_round.items()}
+    """Return each channel's mean number by round, its replicas' too, and the held-out loss."""
+    curves = {**channel_curves(run_dir)}
+    for name, replicas in replica_curves(run_dir).items():
+        curves |= {f"{name}, replica {slot}": points for slot, points in replicas.items()}
+    found = {
+        name: {
+            int(round_): value
+            for round_, value in _means(
+                ((int(step) - 1) // inner_steps + 1, value) for step, value in points
+            )
+        }
+        for name, points in curves.items()
+    }
     if held := held_out_curve(run_dir):
         found["held out"] = {int(round_): loss for round_, loss in held}
     return found

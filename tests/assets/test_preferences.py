@@ -98,7 +98,8 @@ def test_pairs_come_with_pictures_and_pass_their_checks(
     assert texts.count("100%") == 2  # the two teachers, in both triangles
     assert texts.count("0%") == 4  # and the agent with neither
     assert {"agent", "careful", "steady"} <= set(texts)
-    funnel = [t.text for t in picture(metadata["funnel"]).iter() if t.text]
+    labels = picture(metadata["funnel"]).iter("{http://www.w3.org/2000/svg}text")
+    funnel = [t.text or "" for t in labels]
     assert [t for t in funnel if not t.isdigit()] == [
         "states", "voted", "consensus", "candidates", "pairs",
     ]  # fmt: skip

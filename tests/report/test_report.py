@@ -19,7 +19,12 @@ from composer_pipeline.maintenance.forget import from_exports
 from composer_pipeline.report.write import default_place, render_report, write_report
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import dataset_digest
+from composer_pipeline.training.run import (
+    channel_curves,
+    dataset_digest,
+    replica_curves,
+    round_losses,
+)
 from tests.publishing.conftest import fill, row
 
 NASTY = """</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>"'&amp;‮"""
@@ -102,6 +107,17 @@ def test_the_file_needs_nothing_and_runs_nothing(lake: Lake) -> None:
     assert "default-src 'none'" in text
     assert not re.search(r"url\(|@import", text)
     assert str(lake.root) not in text
+
+
+def test_a_curve_is_the_mean_of_its_replicas(lake: Lake) -> None:
+    folder = train_on(lake)
+    assert replica_curves(folder) == {"dpo": {0: [(1, 0.5)], 1: [(1, 0.7)]}}
+    assert channel_curves(folder) == {"dpo": [(1, pytest.approx(0.6))]}
+    rounds = {"dpo": {1: 0.6}, "dpo, replica 0": {1: 0.5}, "dpo, replica 1": {1: 0.7}}
+    assert round_losses(folder, 3) == {name: pytest.approx(of) for name, of in rounds.items()}
+    assert replica_curves(folder / "none") == {}
+    text = write_report(lake).path.read_text()
+    assert re.findall(r"<title>(replica \d|dpo)</title>", text) == ["replica 0", "replica 1", "dpo"]
 
 
 def test_a_run_folder_has_its_picture_as_a_file(lake: Lake) -> None:

@@ -70,17 +70,21 @@ def test_a_killed_replica_of_three_is_dead_in_its_row(tmp_path: Path) -> None:
         assert sum(s.end - s.start for s in row) == pytest.approx(told.seconds, abs=1e-6)
         assert any(span.kind == "waiting" for span in row)
 
-    write_timeline(tmp_path, told, {"dpo": {1: 0.7, 2: 0.6, 3: 0.5}})
+    losses = {"dpo": {1: 0.7, 2: 0.6, 3: 0.5}, "dpo, replica 0": {1: 0.8, 2: 0.6, 3: 0.5},
+              "sdpo": {1: 0.02}}  # fmt: skip
+    write_timeline(tmp_path, told, losses)
     drawn = read_timeline(tmp_path)
-    assert drawn == timeline(told, {"dpo": {1: 0.7, 2: 0.6, 3: 0.5}})
+    assert drawn == timeline(told, losses)
     assert drawn == (tmp_path / "report/timeline.svg").read_text()
-    texts = re.findall(r'y="(\d+)\.0"[^>]*>replica (\d)<', drawn)
+    texts = re.findall(r'y="(\d+)"[^>]*>replica (\d)<', drawn)
     rows = {slot: int(y) for y, slot in texts}
     places = {int(y) + 14 for y in re.findall(r'class="dead" x="[\d.]+" y="(\d+)"', drawn)}
     assert rows["1"] in places
     assert drawn.count('class="start"') == 1
     assert drawn.count('class="bytes"') == 3
-    assert "dpo 0.7 to 0.5" in drawn
+    thin, thick = re.findall(r'class="curve"[^>]*stroke-width="([\d.]+)"><title>dpo', drawn)[::-1]
+    assert float(thin) < float(thick)
+    assert {">dpo<", ">sdpo<", ">0.4<", ">0.8<"} <= set(re.findall(r">[\w.]+<", drawn))
 
 
 def test_what_was_rejected_is_late_or_missing_says_so(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.progress
 from cyclopts import App, Parameter
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -38,20 +40,82 @@ if TYPE_CHECKING:
     from composer_pipeline.teachers.report import Snapshot
 
 
+#: Cells up to this length are never broken, and longer ones only between or within longer words.
+SHORT = 12
+_STYLES = {"good": "green", "current": "green", "look": "yellow", "stale": "yellow",
+           "refused": "bold red", "not measured": "dim", "not yet": "dim"}  # fmt: skip
+
+
+def coloured(word: str, rest: str = "") -> Text:
+    """Return a verdict or a state in its colour, and text after it without."""
+    return Text.assemble((word, _STYLES.get(word, "")), rest)
+
+
 class Table(_RichTable):
-    """A ``rich`` table whose strings, including title and headers, are not markup."""
+    """A ``rich`` table that cuts nothing; strings, including title and headers, are not markup.
+
+    Columns without room follow below, beside the first column again.
+    """
 
     def __init__(self, *headers: Any, title: str | Text | None = None, **options: Any) -> None:
-        heads = [Text(head) if isinstance(head, str) else head for head in headers]
-        super().__init__(title=Text(title) if isinstance(title, str) else title, **options)
-        for head in heads:
-            self.add_column(head)
+        title = Text(title) if isinstance(title, str) else title
+        super().__init__(*headers, title=title, **options)
+
+    def add_column(self, header: Any = "", **options: Any) -> None:  # type: ignore[override]
+        """Add a column; a string is not markup."""
+        head = Text(header) if isinstance(header, str) else header
+        super().add_column(head, **{"overflow": "fold"} | options)
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row; strings are not markup."""
         super().add_row(
             *(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options
         )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the table, in parts if it is too wide."""
+
+        def measure(thing: RenderableType) -> Measurement:
+            return Measurement.get(console, options.update(max_width=100_000), thing)
+
+        width = options.max_width
+        if self.expand or len(self.columns) < 3 or measure(self).maximum <= width:
+            yield from super().__rich_console__(console, options)
+            return
+        least, most = [], []
+        for column in self.columns:
+            found = [measure(cell) for cell in column.cells]
+            words = [m.maximum if m.maximum <= SHORT else min(m.minimum, SHORT) for m in found]
+            least.append(max(1, measure(column.header).minimum, *words))
+            most.append(max(measure(column.header).maximum, *(m.maximum for m in found)))
+        left, title = list(range(1, len(least))), self.title
+        while left:
+            widths = {at: least[at] for at in (0, left.pop(0))}
+            while (
+                left
+                and measure(self._part(more := widths | {left[0]: least[left[0]]})).maximum <= width
+            ):
+                widths = more
+                left.pop(0)
+            room = width - measure(self._part(widths)).maximum
+            # Columns that need little get it, the others share what is left.
+            for done, at in enumerate(sorted(widths, key=lambda at: most[at] - least[at])):
+                given = max(0, min(most[at] - least[at], room // (len(widths) - done)))
+                widths[at] += given
+                room -= given
+            yield self._part(widths, title)
+            title = None
+
+    def _part(self, widths: Mapping[int, int], title: Any = None) -> "Table":
+        """Return some columns in given widths."""
+        part = copy(self)
+        part.columns, part.rows, part.title = [], [], title
+        columns = [self.columns[at] for at in widths]
+        for column, width in zip(columns, widths.values(), strict=True):
+            part.add_column(column.header, justify=column.justify, width=width)
+        for row, *cells in zip(self.rows, *(column.cells for column in columns), strict=True):
+            part.add_row(*cells, style=row.style, end_section=row.end_section)
+        return part
 
 
 #: Seconds between two lines of progress without a terminal.

@@ -25,6 +25,7 @@ from composer_pipeline.cli.common import (
     SessionFilter,
     Table,
     app,
+    coloured,
     open_lake,
     show,
     usd,
@@ -151,7 +152,7 @@ def statistics(
         return
     first = Table("figure", "verdict", "why", title="statistics", title_justify="left")
     for verdict in findings:
-        first.add_row(verdict.figure, verdict.word, verdict.sentence)
+        first.add_row(verdict.figure, coloured(verdict.word), verdict.sentence)
     Console().print(first)
     if kept is not None and kept.contested is not None:
         Console().print(Text(f"{contested_sentence(kept)} Agreement is not correctness."))

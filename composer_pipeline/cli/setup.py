@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,12 @@ from composer_pipeline.cli.common import (
     JsonOption,
     LakeOption,
     LedgerOption,
+    Table,
     app,
+    coloured,
     named_ledger,
     open_lake,
+    readable,
     show,
     usd,
 )
@@ -82,10 +86,58 @@ def _answer(name: str, given: str, default: str, interactive: bool) -> str:
 
 @app.command
 def status(
-    *, lake: LakeOption = "", ledger: LedgerOption = "", as_json: JsonOption = False
+    *,
+    sizes: Annotated[bool, Parameter(negative="")] = False,
+    lake: LakeOption = "",
+    ledger: LedgerOption = "",
+    as_json: JsonOption = False,
 ) -> None:
-    """Show the lake: size by table, days, cost, and the next step."""
-    from composer_pipeline.maintenance.status import status as run
+    """Show the lake's days, what it cost, each stage up to publication, and what is next.
 
-    store = open_lake(lake)
-    show(run(store, ledger=named_ledger(store, ledger)).to_dict(), as_json, "status")
+    Args:
+        sizes: also list the bytes of each table.
+    """
+    from composer_pipeline.maintenance.status import status as run
+    from composer_pipeline.survival.stage import read_repositories
+
+    settings, store = Settings.from_env(), open_lake(lake)
+    found = run(
+        store,
+        ledger=named_ledger(store, ledger),
+        run_root=settings.model_copy(update={"lake": store.url}).run_root,
+        # A default folder need not be where this lake's sessions are from.
+        sessions=[settings.sessions] if "sessions" in settings.model_fields_set else (),
+        repositories=read_repositories(settings.repositories),
+    )
+    if as_json:
+        show(found.to_dict(), True, "status")
+        return
+    table = Table(title=f"status of {found.lake}", title_justify="left", show_header=False)
+    table.add_row("days", "{count}  {first} to {last}".format(**found.days).removesuffix("   to "))
+    counts = ", ".join(f"{count:,} {name}" for name, count in found.rows.items())
+    table.add_row("rows", counts.replace("_", " "))
+    table.add_row("money", _money(found.usd, settings.max_usd), end_section=True)
+    for stage, why in found.stages.items():
+        word = {"current": "current", "none": "not yet"}.get(why, "stale")
+        rest = why if word == "stale" else ", ".join(found.made.get(stage, ()))
+        table.add_row(stage, coloured(word, f"  {rest}"), end_section=stage == "publish")
+    table.add_row("next", found.next, end_section=True)
+    if found.next == "nothing is stale":
+        table.add_row("look", "composer-pipeline view")
+    if sizes:
+        table.add_row("bytes", readable(found.bytes))
+    Console().print(table)
+
+
+def _money(usd: Mapping[str, str], replay: str) -> str:
+    """Return what was spent, against which ceiling, in a sentence."""
+    amounts = {name: f"${float(amount):,.4f}" for name, amount in usd.items()}
+    if not amounts:
+        return "no ledger"
+    ceiling = amounts.get("ceiling")
+    return (
+        f"{amounts['spent']}{f' of {ceiling}' if ceiling else ''} spent,"
+        f" {amounts.get('reserved', '$0')} reserved"
+        + (f", {amounts['unknown']} of unknown outcome" if float(usd.get("unknown", 0)) else "")
+        + ("" if ceiling else f"; no overall ceiling, a replay may spend ${replay}")
+    )

@@ -122,15 +122,21 @@ def replicas(
     """Show a DiLoCo run: rounds, replicas, waits, bytes, and missing replicas.
 
     Args:
-        url: folder or URL of the outer log (diloco.log of the recipe, or outer/ of a run folder).
+        url: a run's folder, or folder or URL of the outer log (diloco.log of the recipe).
         run_id: the run, if the log has several.
         timeline: write the run's timeline so far to this file (SVG); a finished run has it in
             report/.
     """
     from composer_pipeline.diloco.views import only_run, overview
+    from composer_pipeline.training.recipe import TrainingRecipe
+    from composer_pipeline.training.run import RECIPE
 
     if "://" not in url and not Path(url).is_dir():
         raise InputError(f"{url}: no such folder")
+    if (Path(url) / RECIPE).is_file():
+        shared = (options := TrainingRecipe.load(Path(url) / RECIPE).diloco).log
+        run_id = run_id or options.run_id or (Path(url).absolute().name if shared else "")
+        url = shared or str(Path(url) / "outer")
     report = overview(url, only_run(url, run_id))
     if timeline is not None:
         from composer_pipeline.diloco.log import OuterLog
@@ -255,7 +261,7 @@ def show_evaluation(
 
     grid = Table(title=f"evaluate: {report['split']}", title_justify="left")
     for name in HEAD:
-        grid.add_column(name, justify="left" if name in HEAD[:2] else "right", overflow="fold")
+        grid.add_column(name, justify="left" if name in HEAD[:2] else "right")
     before = ""
     for row in rows:
         if before and row[0] != before:

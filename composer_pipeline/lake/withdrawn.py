@@ -114,13 +114,15 @@ class Publication(msgspec.Struct, frozen=True):
     """The newest publication of a repository.
 
     ``withdrawn`` are the withdrawals that nothing in the repository's history holds any more;
-    ``sessions`` maps the digest of each session that its history holds to the first tag that did.
+    ``sessions`` maps the digest of each session that its history holds to the first tag that did;
+    ``build`` names the dataset that it is of.
     """
 
     commit: str
     tag: str = ""
     withdrawn: list[str] = []
     sessions: dict[str, str] = {}
+    build: str = ""
 
 
 def publications(lake: Lake) -> dict[str, Publication]:

@@ -1,8 +1,8 @@
-"""What a lake holds and what it cost, which days are stale, and what comes next."""
+"""What a lake holds and what it cost, which stages are stale, and what comes next."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,18 @@ from typing import Any
 from composer_pipeline.dataset.manifest import changed_inputs
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.provenance import (
+    Derivation,
     FileStamps,
     Record,
     StaleDays,
     Staleness,
+    build_id,
     differences,
     read_records,
     stale_days,
 )
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.withdrawn import publications
 from composer_pipeline.maintenance.forget import PLAN
 from composer_pipeline.normalization.stage import normalized_derivation, recipe_id_of
 from composer_pipeline.preferences.hints import hints_derivation
@@ -35,37 +38,60 @@ from composer_pipeline.traces.parse import is_current, is_redacted
 
 @dataclass(slots=True)
 class StatusReport(Report):
-    """What a lake holds: bytes by table, days, rows of the main tables, USD, stages."""
+    """What a lake holds: bytes by table, days, rows of the main tables, USD, stages, what is next.
+
+    ``stages`` has ``current``, ``none``, or why what the stage wrote is stale; ``made`` the runs on
+    the dataset, those of them that are evaluated, its report and the repositories that hold it.
+    """
 
     lake: str
     bytes: dict[str, int]
     days: dict[str, Any]
     rows: dict[str, int]
     usd: dict[str, str]
-    #: ``current``, ``none``, or why what the stage wrote is stale.
-    stages: dict[str, str] = field(default_factory=dict)
-    #: The command to go on with.
-    next: str = ""
+    stages: dict[str, str]
+    made: dict[str, list[str]]
+    #: The command to go on with, or that nothing is stale.
+    next: str
 
 
-def status(lake: Lake, *, ledger: str | Path | None = None) -> StatusReport:
-    """Return what a lake holds and what comes next; amounts are those of the ledger, if given."""
+def status(
+    lake: Lake,
+    *,
+    ledger: str | Path | None = None,
+    run_root: str | Path = "",
+    sessions: Iterable[Path | str] = (),
+    repositories: Sequence[str] = (),
+) -> StatusReport:
+    """Return what a lake holds, what of it is stale, and what comes next.
+
+    Args:
+        lake: is only read.
+        ledger: has the amounts; without one they are left out.
+        run_root: folder of training runs. By default the lake's ``runs``.
+        sessions: session files and folders that new days may come from; without any, none are new.
+        repositories: folders that ``outcomes`` looks in besides the sessions' own.
+    """
     sizes: dict[str, int] = defaultdict(int)
     for path, about in lake.fs.find(lake.root, detail=True).items():
         name = str(path).removeprefix(lake.root + "/").partition("/")[0]
         sizes[name] += int(about.get("size") or 0)
     by_size = {name: size for name, size in sorted(sizes.items(), key=lambda i: -i[1]) if size}
     days = lake.days("sessions")
-    report = StatusReport(
+    rows, sources, parsed = lake.select(_COUNTS)[0], list(sessions), stale_states(lake)
+    later, made = _of_build(lake, run_root)
+    stages = _stages(lake, parsed, sources, repositories) | later
+    source = " ".join(map(str, sources)) or "~/.claude/projects"
+    return StatusReport(
         lake.url,
         {**by_size, "total": sum(sizes.values())},
         {"count": len(days), "first": days[0] if days else "", "last": days[-1] if days else ""},
-        lake.select(_COUNTS)[0],
+        rows,
         _money(ledger),
-        _stages(lake),
+        stages,
+        made,
+        _next(lake, stages, rows, parsed, source),
     )
-    report.next = _next(lake, report)
-    return report
 
 
 _COUNTS = "SELECT (SELECT count(DISTINCT session_id) FROM sessions) AS sessions, " + ", ".join(
@@ -84,21 +110,29 @@ def _money(ledger: str | Path | None) -> dict[str, str]:
     return {"spent": "0"}
 
 
-def _stages(lake: Lake) -> dict[str, str]:
+def _stages(
+    lake: Lake, parsed: StaleDays, sources: list[Path | str], repositories: Sequence[str]
+) -> dict[str, str]:
     """Return stage -> ``current``, ``none`` or the first reason, whichever recipe was used."""
-    rules = PreferenceRules()
-    stale = {
-        "pairs": ("votes", stale_pairs(lake, rules, ignore=("rules",))),
+    redacted = {day: why for day, why in parsed.items() if why is _OTHER_RULES}
+    normalized = (normalized_derivation(day, "") for day in lake.days("pairs"))
+    stale: dict[str, tuple[str, StaleDays]] = {
+        "ingest": ("raw_files", _coming(lake, sources) | {
+            day: why for day, why in parsed.items() if day not in redacted
+        }),
+        "redaction": ("sessions", redacted),
+        "hints": ("hints", stale_hints(lake)),
+        "replies": ("replies", _unanswered(lake)),
+        "outcomes": ("outcomes", {}),
+        "pairs": ("votes", stale_pairs(lake, PreferenceRules(), ignore=("rules",))),
         "normalize": (
-            "normalized_pairs",
-            stale_days(
-                lake,
-                "normalized_pairs",
-                (normalized_derivation(day, "") for day in lake.days("pairs")),
-                ignore=("recipe",),
-            ),
+            "normalized_pairs", stale_days(lake, "normalized_pairs", normalized, ignore=("recipe",))
         ),
-    }
+    }  # fmt: skip
+    if lake.days("outcomes"):  # git is asked
+        from composer_pipeline.survival.stage import stale_outcomes
+
+        stale["outcomes"] = "outcomes", stale_outcomes(lake, repositories=repositories)
     found = {
         stage: "none" if not lake.days(table) else _first_reason(days)
         for stage, (table, days) in stale.items()
@@ -109,29 +143,94 @@ def _stages(lake: Lake) -> dict[str, str]:
     return found
 
 
+def _unanswered(lake: Lake) -> StaleDays:
+    """Return the days that nobody was asked about as they are now, or that lack replies."""
+    found: StaleDays = {}
+    asked, stamps = set(), FileStamps(lake)
+    for name, record in read_records(lake, "replies").items():
+        teacher, day = (part.partition("=")[2] for part in name[: -len(".json")].split("/")[-2:])
+        inputs = [(table, {"day": day}) for table in ("states", "messages", "chains")]
+        keys = {"teacher": teacher, "day": day}
+        if differences(Derivation("replies", keys, inputs, record.settings), record, stamps):
+            continue
+        asked.add(day)
+        if record.missing:
+            why = f"{record.missing} replies of {teacher} are missing ({record.why})"
+            found[day] = Staleness(why, "missing")
+    for day in pending_days(lake, datetime.now(UTC).date()):
+        if day not in asked:
+            found[day] = Staleness("states without a reply", "absent")
+    return dict(sorted(found.items()))
+
+
+def _of_build(lake: Lake, run_root: str | Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the stages that follow the dataset, and what this build of it has of each."""
+    place, build, published = (
+        Path(lake.root if lake.local else "."),
+        build_id(lake),
+        publications(lake),
+    )
+    root, page = Path(run_root or place / "runs"), place / "reports" / f"dataset-{build}.html"
+    runs, trained, evaluated = set[Path](), list[Path](), list[Path]()
+    if root.is_dir():
+        from composer_pipeline.training.model_card import EVALUATION
+        from composer_pipeline.training.run import RESULT, runs_on
+
+        runs = {folder for folder, _ in runs_on(lake, root)}
+        trained, evaluated = ([*root.glob(f"*/{name}")] for name in (RESULT, EVALUATION))
+    ever: dict[str, Iterable[object]] = {
+        "train": trained, "evaluate": evaluated,
+        "report": page.parent.glob("dataset-*.html"), "publish": published,
+    }  # fmt: skip
+    made = {
+        "train": sorted(file.parent.name for file in trained if file.parent in runs),
+        "evaluate": sorted(file.parent.name for file in evaluated if file.parent in runs),
+        "report": [str(page)] if page.is_file() else [],
+        "publish": [repo for repo, one in published.items() if one.build == build != ""],
+    }
+    other = "of another version of the dataset"
+    found = {
+        stage: "current" if made[stage] else other if any(those) else "none"
+        for stage, those in ever.items()
+    }
+    newer = [file for file in (*trained, *evaluated) if file.parent in runs and page.is_file()
+             and file.stat().st_mtime > page.stat().st_mtime]  # fmt: skip
+    return found | ({"report": f"older than run {newer[-1].parent.name}"} if newer else {}), made
+
+
 def _first_reason(days: StaleDays) -> str:
     for day, staleness in days.items():
         return f"{day}: {staleness.reason}" + (f" ({len(days)} days)" if len(days) > 1 else "")
     return "current"
 
 
-def _next(lake: Lake, report: StatusReport) -> str:
+#: Stage -> what brings it up to date, in the order of what is next.
+_COMMANDS = {
+    "ingest": "ingest SOURCE", "outcomes": "outcomes", "hints": "pairs", "pairs": "pairs",
+    "normalize": "normalize", "dataset": "dataset", "train": "train", "evaluate": "evaluate",
+    "report": "report", "publish": "publish --repo OWNER/NAME", "replies": "replay --max-usd USD",
+}  # fmt: skip
+
+
+def _next(
+    lake: Lake, stages: Mapping[str, str], rows: Mapping[str, int], parsed: StaleDays, source: str
+) -> str:
     """Return the command to go on with."""
-    days = lake.days("raw_files")
     if lake.exists(PLAN):
         return "composer-pipeline forget  (it was interrupted)"
-    if not days:
-        return "composer-pipeline ingest ~/.claude/projects"
-    if stale := [day for day in days if not is_redacted(lake, day)]:
-        return "composer-pipeline reparse" + (f" --day {stale[0]}" if len(stale) == 1 else "")
-    if report.stages["pairs"] == "none" and not report.rows["replies"]:
+    if not lake.days("raw_files"):
+        return f"composer-pipeline ingest {source}"
+    if parsed:
+        return "composer-pipeline reparse" + (f" --day {min(parsed)}" if len(parsed) == 1 else "")
+    if stages["pairs"] == "none" and not rows["replies"]:
         return "composer-pipeline plan  (then replay --max-usd USD)"
-    for stage, state in report.stages.items():
-        if state != "current":
-            return f"composer-pipeline {stage}"
-    if pending_days(lake, datetime.now(UTC).date()):
-        return "composer-pipeline replay --max-usd USD  (days without replies), or train"
-    return "composer-pipeline train"
+    for stage, command in _COMMANDS.items():
+        if stages[stage] == "current" or (stage, stages[stage]) == ("outcomes", "none"):
+            continue
+        if stage == "train" and stages["replies"] != "current":
+            return "composer-pipeline replay --max-usd USD  (days without replies), or train"
+        return f"composer-pipeline {command}".replace("SOURCE", source)
+    return "nothing is stale"
 
 
 #: Families that have to answer before a day's pairs are worth making: fewer never agree.
@@ -139,6 +238,7 @@ FAMILIES = 2
 
 _NEW_FILES = Staleness("session files are new", "absent")
 _CHANGED_FILES = Staleness("session files have changed")
+_OTHER_RULES = Staleness("redacted by other rules than the current ones")
 
 
 def stale_files(lake: Lake, paths: Iterable[Path | str]) -> StaleDays:
@@ -147,6 +247,13 @@ def stale_files(lake: Lake, paths: Iterable[Path | str]) -> StaleDays:
     return {
         day: _CHANGED_FILES if day in known else _NEW_FILES for day in days_changed(lake, paths)
     }
+
+
+def _coming(lake: Lake, paths: Iterable[Path | str]) -> StaleDays:
+    try:
+        return stale_files(lake, paths)
+    except InputError:  # no sessions at the source
+        return {}
 
 
 def stale_states(lake: Lake) -> StaleDays:
@@ -158,7 +265,7 @@ def stale_states(lake: Lake) -> StaleDays:
         if is_current(lake, day):
             continue
         if lake.partitions("sessions", day=day) and not is_redacted(lake, day):
-            found[day] = Staleness("redacted by other rules than the current ones")
+            found[day] = _OTHER_RULES
         elif lake.partitions("states", day=day):
             found[day] = Staleness("not parsed from what is archived, or by another parser")
         else:
@@ -294,9 +401,5 @@ def rows_of(lake: Lake, asset: str, day: str) -> int:
 
 def empty_days(lake: Lake, paths: Iterable[Path | str], days: Iterable[str]) -> list[str]:
     """Return those of ``days`` that have no session, neither archived nor at the source."""
-    try:
-        coming = set(stale_files(lake, paths))
-    except InputError:  # no sessions at the source
-        coming = set()
-    known = {*lake.days("raw_files"), *lake.days("states")} | coming
+    known = {*lake.days("raw_files"), *lake.days("states"), *_coming(lake, paths)}
     return sorted(set(days) - known)

@@ -19,6 +19,7 @@ from composer_pipeline.dataset.manifest import Build, check_statistics, copy_fil
 from composer_pipeline.dataset.select import Barred
 from composer_pipeline.errors import InputError
 from composer_pipeline.exporting.sessions import trace_files
+from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.schema import SCHEMA_VERSION
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import (
@@ -279,7 +280,8 @@ def _finish(
     tag = f"v{max(facts.days, default='0').replace('-', '.')}-{_digest(done.files)}"
     hub.tag(tag, purged.head)
     held = dict.fromkeys(map(digest_of, facts.sessions), tag) | since
-    remember_publication(lake, hub.repo, Publication(purged.head, tag, withdrawn, held))
+    made = Publication(purged.head, tag, withdrawn, held, build_id(lake))
+    remember_publication(lake, hub.repo, made)
     return replace(
         report,
         commit=purged.head,

@@ -48,13 +48,10 @@ from composer_pipeline.states.load import failure_chains
 from composer_pipeline.states.previews import cut, printable
 from composer_pipeline.survival.judge import judge_outcomes
 from composer_pipeline.training.model_card import evaluation_of
-from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import (
-    RESULT,
     about,
     curve_charts,
-    dataset_digest,
-    finished,
+    runs_on,
 )
 
 #: Pairs that are shown.
@@ -67,8 +64,6 @@ _ALIKE = 0.35
 _MOST = 12
 
 Row = dict[str, Any]
-#: A run's folder and its result.
-Run = tuple[Path, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -151,7 +146,7 @@ def _context(lake: Lake, run_root: str | Path) -> Row:
         files = take_files(lake, build, Path(folder))
         facts = facts_of(files)
         drawn = _drawn(files)
-    runs = list(_runs_on(lake, root))
+    runs = list(runs_on(lake, root))
     statistics = _statistics(lake, build)
     chains = failure_chains(lake, [row["state_id"] for row in drawn])
     return {
@@ -352,18 +347,6 @@ _MEANINGS = {
     "sft": "loss on the actions to imitate",
     "held out": "loss on rows that training never sees, by round",
 }
-
-
-def _runs_on(lake: Lake, run_root: Path) -> Iterator[Run]:
-    """Yield the finished runs that were trained on the current dataset, by name."""
-    for path in sorted(run_root.glob(f"*/{RESULT}")):
-        try:
-            result = finished(path.parent)
-            recipe = TrainingRecipe.model_validate(result["recipe"])
-        except (InputError, ValueError, KeyError):
-            continue  # of another version, or half written: not a run on this dataset
-        if dataset_digest(lake, recipe) == result.get("dataset_sha"):
-            yield path.parent, result
 
 
 def _run(folder: Path, result: Mapping[str, Any]) -> Row:

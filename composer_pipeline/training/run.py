@@ -334,6 +334,18 @@ def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") 
     return digest.hexdigest()
 
 
+def runs_on(lake: Lake, run_root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield folder and result of the finished runs on the current dataset, by name."""
+    for path in sorted(run_root.glob(f"*/{RESULT}")):
+        try:
+            result = finished(path.parent)
+            recipe = TrainingRecipe.model_validate(result["recipe"])
+        except (InputError, ValueError, KeyError):
+            continue  # of another version, or half written: not a run on this dataset
+        if dataset_digest(lake, recipe) == result.get("dataset_sha"):
+            yield path.parent, result
+
+
 def simulated_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> dict[str, int]:
     """Return, by table that is trained on, how many rows come from a simulated teacher."""
     out = {}

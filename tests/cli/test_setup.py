@@ -13,11 +13,16 @@ from typing import Any
 import pytest
 
 from composer_pipeline.cli.__main__ import main
+from composer_pipeline.lake.provenance import FileStamps, build_id, record_of, write_record
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.withdrawn import Publication, remember_publication
 from composer_pipeline.maintenance.status import status
+from composer_pipeline.normalization.stage import normalized_derivation
+from composer_pipeline.report.write import default_place
 from composer_pipeline.settings import load_env_file, with_values
 from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.fixtures.whole_lake import DAY
+from tests.report.test_report import train_on
 
 Run = Callable[..., Any]
 
@@ -102,6 +107,63 @@ def test_status_counts_and_says_what_is_next(whole_lake: Path, tmp_path: Path) -
     assert said.next == "composer-pipeline pairs"
     lake.put_bytes("forget.json", b"{}")
     assert status(lake).next.startswith("composer-pipeline forget")
+
+
+def test_after_the_dataset_next_is_what_this_version_of_it_lacks(
+    whole_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole_lake, tmp_path / "lake", copy_function=shutil.copy2)
+    lake, stamps = Lake(tmp_path / "lake"), FileStamps(Lake(tmp_path / "lake"))
+    for made in (normalized_derivation(day, "none") for day in lake.days("pairs")):
+        write_record(lake, made, record_of(made, stamps))
+
+    def following() -> str:
+        return status(lake).next.removeprefix("composer-pipeline ")
+
+    assert following() == "replay --max-usd USD  (days without replies), or train"
+    monkeypatch.setattr("composer_pipeline.maintenance.status.pending_days", lambda *_: [])
+    assert following() == "train"
+    run_dir = train_on(lake)
+    assert following() == "evaluate"
+    (run_dir / "evaluation.json").write_text("{}")
+    assert following() == "report"
+    default_place(lake).parent.mkdir()
+    default_place(lake).write_text("<html>")
+    assert following() == "publish --repo OWNER/NAME"
+    remember_publication(lake, "a/b", Publication("c" * 40, build=build_id(lake)))
+    said = status(lake)
+    assert said.next == "nothing is stale"
+    assert {stage for stage, why in said.stages.items() if why != "current"} == {"outcomes"}
+    runs = ["demo-1"]
+    page = str(default_place(lake))
+    assert said.made == {"train": runs, "evaluate": runs, "report": [page], "publish": ["a/b"]}
+    os.utime(default_place(lake), (1, 1))
+    assert status(lake).stages["report"] == "older than run demo-1"
+    lake.put_bytes(Lake.BUILD, b'{"id": "later"}')
+    stages = status(lake).stages
+    other = "of another version of the dataset"
+    assert [stages[name] for name in ("report", "publish")] == [other, other]
+    (run_dir / "composer.json").write_text("{}")
+    assert status(lake).stages["train"] == other
+
+
+def test_status_tells_days_to_ingest_and_days_that_lack_replies(
+    whole_lake: Path, tmp_path: Path
+) -> None:
+    lake, source = Lake(whole_lake), tmp_path / "sessions"
+    shutil.copytree(sample_sessions_dir(), source, copy_function=shutil.copy2)
+    assert status(lake, sessions=[source]).stages["ingest"] == "current"
+    assert status(lake, sessions=[tmp_path / "gone"]).stages["ingest"] == "current"
+    file = max(source.rglob("*.jsonl"))
+    file.write_text(file.read_text() + "\n")
+    said = status(lake, sessions=[source])
+    assert said.stages["ingest"].endswith(": session files have changed")
+    assert said.next == f"composer-pipeline ingest {source}"
+    shutil.copytree(whole_lake, tmp_path / "lake", copy_function=shutil.copy2)
+    place = tmp_path / "lake/made/replies/teacher=flaky" / f"day={DAY}.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"missing": 2, "why": "away"}))
+    said = status(Lake(tmp_path / "lake"))
+    assert said.stages["replies"].startswith(f"{DAY}: 2 replies of flaky are missing (away)")
 
 
 def test_status_of_days_that_other_rules_redacted(

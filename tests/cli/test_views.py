@@ -1,16 +1,25 @@
 """What is drawn: two actions side by side, and a plan's teachers."""
 
 import io
+import shutil
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from composer_pipeline.cli import common
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.cli.preferences import show_pair
 from composer_pipeline.cli.teachers import plan_tables
+from composer_pipeline.diloco.log import Commit, Included, OuterLog, Rejected
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.settings import recipes_dir
 from composer_pipeline.teachers.plan import ReplayPlan, TeacherPlan
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import write_recipe
+from tests.fixtures.whole_lake import DAY
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 BOLD_RED, BOLD_GREEN = "\x1b[1;31m", "\x1b[1;32m"
@@ -75,6 +84,63 @@ def test_teachers_stand_in_the_order_of_asking_and_say_why_they_stop() -> None:
     about, words = ([str(cell) for cell in notes.columns[n].cells] for n in (0, 1))
     said = dict(zip(words, about, strict=True))
     assert said["the catalogue has no such model"] == said["prices rose"] == "note"
+
+
+def test_nothing_is_cut_at_80_columns(
+    whole_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    shutil.copytree(whole_lake, tmp_path / "lake", copy_function=shutil.copy2)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COMPOSER_LAKE", str(tmp_path / "lake"))
+    monkeypatch.setenv("COMPOSER_TEACHERS", str(recipes_dir() / "teachers" / "demo.yaml"))
+    write_recipe(TrainingRecipe.load(recipes_dir() / "train" / "demo.yaml"), tmp_path)
+    log = OuterLog.open(str(tmp_path / "outer"), "run")
+    log.agree(DiLoCoSpec(rounds=2, inner_steps=1, replicas=2, heartbeat_timeout_s=50))
+    part = Included(0, "k", "", 12_345_678, 1.0, 1_234_567, 1, steps=98_765, seconds=1.5)
+    log.try_commit(Commit(0, (), (), "", "s", "k", 1, 0))
+    log.try_commit(Commit(1, (part,), (Rejected(1, "late"),), "s", "t", "k", 1, 0, 7))
+
+    def shown(*words: str) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(list(words))
+        out = capsys.readouterr().out
+        assert not left.value.code
+        assert "\N{HORIZONTAL ELLIPSIS}" not in out
+        assert all(len(line) <= 80 for line in out.splitlines() if line.startswith(("│", "┃")))
+        return out
+
+    replicas = shown("replicas", str(tmp_path))
+    assert replicas == shown("replicas", str(tmp_path / "outer"))
+    for word in (
+        "machine",
+        "starts",
+        "merged",
+        "waited",
+        "1,234,567",
+        "12.35 MB",
+        "98,765",
+        "1.50 s",
+    ):
+        assert f" {word} " in replicas
+    assert "uncached" in shown("plan")
+    assert shown("plan", "--day", DAY).splitlines() == [
+        "Every reply is paid for; nothing would be asked (39 states, 156 replies)."
+    ]
+    assert "not measured" in shown("statistics", "--verbose")
+    shown("budget", "set", "global", "5")
+    assert " 0.02425333 " in shown("budget")
+    said = shown("status")
+    assert "$0.0243 of $5.0000 spent, $0.0000 reserved" in said
+    assert "outcomes  │ not yet" in said
+    assert "archive: " not in said
+    assert "archive: " in shown("status", "--sizes")
+
+
+def test_a_verdict_has_its_colour_on_a_terminal_only() -> None:
+    for terminal in (True, False):
+        console = Console(file=(out := io.StringIO()), force_terminal=terminal, width=80)
+        console.print(common.coloured("look", "  at it"))
+        assert ("\x1b[33mlook\x1b[0m" in out.getvalue()) == terminal
 
 
 def test_a_long_stage_tells_a_line_each_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,6 +280,12 @@ def at_least(least: int, value: int, option: str) -> int:
     return value
 
 
+def check_port(port: int) -> None:
+    """Refuse what is no TCP port."""
+    if at_least(0, port, "--port") > 65535:
+        raise InputError(f"--port must be at most 65535, got {port}")
+
+
 def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
     """Print a report as one JSON object, or as a two-column table without the days."""
     if as_json:

@@ -11,7 +11,11 @@ from composer_pipeline.cli.common import (
     DayFilter,
     JsonOption,
     LakeOption,
+    LedgerOption,
     app,
+    check_port,
+    err,
+    named_ledger,
     open_lake,
     show,
 )
@@ -84,6 +88,35 @@ def report(
     with Bar() as progress:
         made = write_report(store, out or "", run_root=root, progress=progress)
     show(made.to_dict(), as_json, "report")
+
+
+@app.command
+def view(
+    *,
+    port: int = 3070,
+    bundle: Path | None = None,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Browse sessions, states, answers, pairs and runs in a browser, until interrupted.
+
+    Args:
+        port: port of 127.0.0.1 to listen on; 0 is any free one.
+        bundle: write the site to this folder instead, to send; it opens without a server.
+    """
+    from composer_pipeline.view.site import Site, serve, write_bundle
+
+    store = open_lake(lake)
+    check_port(port)
+    root = Settings.from_env().model_copy(update={"lake": store.url}).run_root
+    site = Site(store, root, named_ledger(store, ledger))
+    if bundle is None:
+        serve(site, port, lambda url: err.print(f"{url}  (Ctrl-C ends)", markup=False))
+        return
+    with Bar() as progress:
+        made = write_bundle(site, bundle, progress=progress)
+    show(made.to_dict(), as_json, "view")
 
 
 @app.command

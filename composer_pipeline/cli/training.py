@@ -17,6 +17,7 @@ from composer_pipeline.cli.common import (
     Table,
     app,
     at_least,
+    check_port,
     err,
     open_lake,
     show,
@@ -193,9 +194,6 @@ def evaluate(
         show_evaluation(Console(), rows, report.to_dict(), str(report.folder))
 
 
-_LAST_PORT = 65535
-
-
 @app.command
 def environment(
     *,
@@ -220,8 +218,7 @@ def environment(
     store = open_lake(lake)
     if max_steps is not None:
         at_least(1, max_steps, "--max-steps")
-    if at_least(0, port, "--port") > _LAST_PORT:
-        raise InputError(f"--port must be at most {_LAST_PORT}, got {port}")
+    check_port(port)
     if importlib.util.find_spec("openenv") is None:
         raise InputError("openenv is not installed: pip install 'composer-pipeline[environment]'")
     from composer_pipeline.environment.recorded import Traces

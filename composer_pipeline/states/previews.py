@@ -2,6 +2,7 @@
 
 import glob
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
@@ -80,9 +81,13 @@ def _plain(line: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
+_LAST_WORD = re.compile(r"[\w.~/+-]+\Z")
+
+
 def cut(text: str, chars: int, lines: int) -> str:
     """Return a text cut to some characters and lines, printable, with its full length."""
-    shown = printable(text[:chars]).split("\n")
+    head = text if len(text) <= chars else _whole_words(text[:chars])
+    shown = printable(head).split("\n")
     kept = "\n".join(shown[:lines])
     if len(text) <= chars and len(shown) <= lines:
         return kept
@@ -92,7 +97,14 @@ def cut(text: str, chars: int, lines: int) -> str:
 def one_line(text: str, chars: int) -> str:
     """Return the beginning of a text as one printable line."""
     line = printable(" ".join(text[: 4 * chars].split()))
-    return line if len(line) <= chars else line[: chars - 1] + "…"
+    return line if len(line) <= chars else _whole_words(line[: chars - 1]) + "…"
+
+
+def _whole_words(head: str) -> str:
+    """Return the beginning of a text without its last word, which may be half a path."""
+    # Half of a home folder looks like another person's.
+    kept = _LAST_WORD.sub("", head)
+    return kept if 2 * len(kept) > len(head) else head
 
 
 def side_by_side(left: str, right: str, width: int = WIDTH) -> str:

@@ -114,14 +114,15 @@ def model_evaluation(
         per_kind=config.per_kind or recipes.evaluate_per_kind or None,
         max_new_tokens=config.max_new_tokens or None,
     )
-    drawn = pictures(result.cells, TRAINED)
     return dg.MaterializeResult(
         metadata={
             "run_dir": dg.MetadataValue.path(str(result.run_dir)),
             "report": dg.MetadataValue.path(str(result.folder / "report.md")),
-            "actions": dg.MetadataValue.md(markdown_image(drawn["actions.svg"], "matches")),
             "differences": dg.MetadataValue.md(
-                markdown_image(drawn["differences.svg"], "trained minus base")
+                "\n\n".join(
+                    f"{title}\n\n{markdown_image(drawn, title)}"
+                    for title, drawn in pictures(result.cells, TRAINED).values()
+                )
             ),
             "table": dg.MetadataValue.md(markdown_table(HEAD, table(result.cells, TRAINED))),
             "split": result.split,

@@ -19,4 +19,4 @@ TRAINING_VERSION = "1"
 #: Answers to an evaluation's figures.
 EVALUATION_VERSION = "2"
 #: A dataset and its runs to the report.
-REPORT_VERSION = "1"
+REPORT_VERSION = "2"

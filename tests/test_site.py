@@ -1,6 +1,7 @@
 """The documents as a site: it builds strictly, and its comparison says what was recorded."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,9 +35,13 @@ def test_every_page_is_in_the_site_and_every_link_leads_somewhere(tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     listed = {page for entry in _navigation() for page in entry.values()}
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
-    html = (tmp_path / "guide.html").read_text(encoding="utf-8")
-    assert "From nothing to a trained" in html
-    assert "fonts.googleapis" not in html
+    pages = {page.name: page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")}
+    assert "From nothing to a trained" in pages["guide.html"]
+    for name, html in pages.items():
+        loaded = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*", html)
+        outside = [tag for tag in loaded if re.search(r"(?:src|href)=\"?(?:https?:)?//", tag)]
+        assert not outside, f"{name} does not work without a network"
+    assert re.search(r'<script src="\S*iframe-worker.js">', pages["guide.html"]), "search in a file"
 
 
 def _navigation() -> list[dict[str, str]]:

@@ -220,7 +220,7 @@ def _write_report(
         "left out": dropped or "none", "hash of the states": value["states_hash"],
         "answers": f"greedy, at most {value['max_new_tokens']} tokens",
     }  # fmt: skip
-    for name, svg in pictures(cells, TRAINED).items():
+    for name, (_, svg) in pictures(cells, TRAINED).items():
         replace(folder / name, svg)
     replace(folder / REPORT, markdown(cells, TRAINED, found, about))
 

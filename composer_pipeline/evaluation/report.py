@@ -181,8 +181,8 @@ def verdict(cells: Iterable[Cell], arm: str, *, tolerance: float = TOLERANCE) ->
             unknown.append(f"{kind} states: there is none")
         elif difference.low is None or difference.high is None:
             unknown.append(
-                f"{kind} states: {difference.states} of {difference.sessions} sessions, and an"
-                f" interval needs {MIN_SESSIONS} sessions"
+                f"{kind} states: {difference.states} states of {difference.sessions} sessions, and"
+                f" an interval needs {MIN_SESSIONS} sessions"
             )
         elif difference.high < -tolerance:
             worse.append(
@@ -229,7 +229,7 @@ def markdown(cells: Sequence[Cell], arm: str, found: Verdict, about: Mapping[str
     rows = table(cells, arm)
     parts = ["# Evaluation", "\n".join(f"- {name}: {value}" for name, value in about.items())]
     parts.append("\n\n".join(_sentences(found)))
-    parts.append("![canonical match](actions.svg)\n\n![differences](differences.svg)")
+    parts += [f"![{title}]({name})" for name, (title, _) in pictures(cells, arm).items()]
     for kind in GROUPS:
         mine = [row[1:] for row in rows if row[0] == kind]
         if mine:
@@ -246,18 +246,37 @@ def markdown(cells: Sequence[Cell], arm: str, found: Verdict, about: Mapping[str
     return "\n\n".join(parts) + "\n"
 
 
-def pictures(cells: Sequence[Cell], arm: str) -> dict[str, str]:
-    """Return file name to SVG: canonical matches of both models, and their differences."""
+def pictures(cells: Sequence[Cell], arm: str) -> dict[str, tuple[str, str]]:
+    """Return file name to (title, SVG): what moved, the certain first, and the right actions.
+
+    What is 0 is not drawn.
+    """
     shares: dict[str, float] = {}
-    changes: dict[str, tuple[float, float | None, float | None]] = {}
+    moved: dict[str, list[tuple[Cell, Estimate]]] = {}
     for cell in cells:
         if cell.measure == MEASURE and cell.arm in (BASE, arm):
             name = f"{cell.kind}, {'base' if cell.arm == BASE else 'trained'}"
             shares[name] = round(100 * cell.value.mean, 1)
-        if cell.arm == arm and cell.measure in SHARES and cell.difference is not None:
-            change = cell.difference
-            changes[f"{cell.kind} {cell.measure}"] = (change.mean, change.low, change.high)
-    return {"actions.svg": bars(shares, unit=" %"), "differences.svg": intervals(changes)}
+        if cell.arm == arm and cell.difference is not None and cell.difference.mean:
+            name = "differences" if cell.measure in SHARES else cell.measure
+            moved.setdefault(name, []).append((cell, cell.difference))
+    claimed = {name: any(cell.claimed for cell, _ in some) for name, some in moved.items()}
+    found = {}
+    for name, some in sorted(moved.items(), key=lambda item: not claimed[item[0]]):
+        some.sort(key=lambda each: (not each[0].claimed, -abs(each[1].mean)))
+        scale, title = (100, "points") if name == "differences" else (1, MEASURES[name])
+        rows = {
+            f"{cell.kind} {cell.measure}" if name == "differences" else cell.kind: (
+                scale * change.mean,
+                None if change.low is None else scale * change.low,
+                None if change.high is None else scale * change.high,
+            )
+            for cell, change in some
+        }
+        found[f"{name}.svg"] = (f"{name}, trained minus base: {title}", intervals(rows))
+    if any(shares.values()):
+        found["actions.svg"] = ("Right actions, per cent", bars(shares, unit=" %"))
+    return found
 
 
 def _number(value: float, measure: str) -> str:

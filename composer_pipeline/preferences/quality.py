@@ -417,7 +417,7 @@ def write_statistics(
     by_scope: dict[str, Quality] = {}
     for done, scope in enumerate(scopes, start=1):
         by_scope[scope] = measure(lake, scope, rules=rules)
-        _store(lake, scope, by_scope[scope])
+        _store(lake, scope, by_scope[scope], rules_of(rules))
         if progress:
             progress("statistics", done, len(scopes))
     return StatisticsReport(by_scope)
@@ -434,7 +434,7 @@ def read_statistics(lake: Lake, scope: str = ALL) -> list[dict[str, Any]]:
     rows = lake.rows("preference_statistics", scope=scope)
     if not rows:
         raise InputError(f"lake {lake.url} has no statistics of {scope}; run statistics")
-    return [row for row in rows if row["statistic"] != "build"]
+    return [row for row in rows if row["statistic"] not in ("build", "verdict")]
 
 
 def write_of_dataset(lake: Lake, quality: Quality, rules: PreferenceRules) -> Quality:
@@ -445,12 +445,17 @@ def write_of_dataset(lake: Lake, quality: Quality, rules: PreferenceRules) -> Qu
         separation=measured_on_dataset(lake, rules),
         funnel={**quality.funnel, "dataset": rows},
     )
-    _store(lake, ALL, found)
+    _store(lake, ALL, found, rules)
     return found
 
 
-def _store(lake: Lake, scope: str, quality: Quality) -> None:
+def _store(lake: Lake, scope: str, quality: Quality, rules: PreferenceRules) -> None:
     rows = quality.rows()
+    rows += [
+        {"statistic": "verdict", "a": verdict.figure, "b": verdict.word, "tool": "", "value": None,
+         "n": quality.pairs, "note": verdict.sentence}
+        for verdict in verdicts(quality, rules)
+    ]  # fmt: skip
     if scope == ALL and (build := build_id(lake)):
         # The build of the dataset that was measured.
         note = {"a": build, "b": "", "tool": "", "n": 0, "note": "not a number"}

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from composer_pipeline import __version__
-from composer_pipeline.charts import bars, heatmap, intervals
+from composer_pipeline.charts import bars, heatmap, intervals, stacked_shares
 from composer_pipeline.dataset.manifest import Build, check_statistics, read_build
 from composer_pipeline.diloco.views import read_timeline
 from composer_pipeline.errors import InputError
@@ -47,6 +47,7 @@ from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.load import failure_chains
 from composer_pipeline.states.previews import cut, printable
 from composer_pipeline.survival.judge import judge_outcomes
+from composer_pipeline.teachers.ledger.ledger import budget_report, ledger_target
 from composer_pipeline.training.model_card import evaluation_of
 from composer_pipeline.training.run import (
     about,
@@ -60,8 +61,8 @@ _CHARS, _LINES = 1600, 40
 _SEEN_CHARS, _SEEN_LINES = 1200, 24
 #: Below this similarity of both sides, marks would be noise.
 _ALIKE = 0.35
-#: Raters of a heat map; more do not fit a page.
-_MOST = 12
+#: Raters of a heat map, and days of a chart; more do not fit a page.
+_MOST, _MOST_DAYS = 12, 31
 
 Row = dict[str, Any]
 
@@ -153,6 +154,7 @@ def _context(lake: Lake, run_root: str | Path) -> Row:
         **_funnel(facts, statistics),
         **_agreement(lake, statistics),
         **_teachers(lake, facts.days),
+        **_verdict(statistics),
         **_errors(lake, facts.days),
         **_outcomes(lake, facts.days),
         "style": _style(statistics),
@@ -161,6 +163,7 @@ def _context(lake: Lake, run_root: str | Path) -> Row:
                         if (found := evaluation_of(folder))],
         "pairs": [_pair(row) | {"chain": chains.get(row["state_id"])} for row in drawn],
         "tiles": _tiles(facts, len(runs)),
+        "name": _name(lake, facts),
         "dataset_files": [
             [_tag("code", file.path), count(file.rows), count(file.bytes),
              _tag("code", file.sha256[:16])]
@@ -222,6 +225,28 @@ def _tiles(facts: Facts, runs: int) -> dict[str, str]:
     }
 
 
+def _name(lake: Lake, facts: Facts) -> str:
+    """Return the name of the lake's folder, and the days; repositories have no name here."""
+    days = " to ".join(sorted({min(facts.days), max(facts.days)})) if facts.days else "no day"
+    return f"{lake.url.rstrip('/').rpartition('/')[2]}, {days}"
+
+
+def _verdict(statistics: Statistics) -> Row:
+    """Return how many figures are good, to look at and not measured, and those to look at."""
+    found = [
+        (figure, word, str(row["note"]))
+        for (name, figure, word, _), row in statistics.items()
+        if name == "verdict"
+    ]
+    words = Counter(word for _, word, _ in found)
+    order = ("refused", "look", "not measured")
+    return {
+        "verdicts": {word: words[word] for word in ("good", *order) if words[word]},
+        "doubts": sorted((each for each in found if each[1] in order[:2]),
+                         key=lambda each: order.index(each[1])),
+    }  # fmt: skip
+
+
 # -- the data ----------------------------------------------------------------------
 
 
@@ -232,7 +257,7 @@ def _funnel(facts: Facts, statistics: Statistics) -> Row:
                if name == "states_by_reason" and row["value"]}  # fmt: skip
     return {
         "funnel": [[name, count(number), share(number, first)] for name, number in steps.items()],
-        "funnel_chart": bars(steps),
+        "funnel_chart": bars(steps, total=first),
         "reasons": [[REASONS[name], count(reasons[name])] for name in REASONS if name in reasons],
         "dropped": [[stage, op, count(n)] for (stage, op), n in facts.dropped.most_common(8)],
     }
@@ -277,10 +302,44 @@ def _teachers(lake: Lake, days: Iterable[str]) -> Row:
             for teacher, model, family, replies, usable, cost, median, p95, tokens in found
         ],
         "billed": sum(row[5] for row in found),
-        "cost_chart": bars({row[0]: round(row[5], 4) for row in found}),
+        "ceiling": _ceiling(lake),
+        "cost_chart": _cost_by_day(lake, days, [row[0] for row in found]),
         "latency_chart": bars(slow) if slow else "",
         "unusable": [[_tag("b", teacher), status, count(n)] for teacher, status, n in unusable],
     }  # fmt: skip
+
+
+def _cost_by_day(lake: Lake, days: Iterable[str], teachers: Sequence[str]) -> str:
+    """Return what was billed each day, or each month of many, divided by teacher."""
+    found = _query(
+        lake, "replies", days,
+        "SELECT day, teacher, coalesce(sum(cost_picodollars), 0)::DOUBLE / 1e12"
+        " FROM replies WHERE {days} GROUP BY day, teacher ORDER BY day, teacher",
+    )  # fmt: skip
+    month = len({day for day, *_ in found}) > _MOST_DAYS
+    costs: dict[str, list[float]] = {}
+    for day, teacher, cost in found:
+        of = costs.setdefault(str(day)[: 7 if month else 10], [0.0] * len(teachers))
+        of[teachers.index(teacher)] += cost
+    return stacked_shares(teachers, costs, unit=" USD", amounts=True)
+
+
+def _ceiling(lake: Lake) -> Row | None:
+    """Return the global ceiling of the lake's ledger and what is left of it; ``None`` without."""
+    try:
+        scopes = budget_report(ledger_target(lake, None))["scopes"]
+    except InputError:
+        return None  # a bucket without a ledger
+    scope: Row = next((row for row in scopes if row["scope"] == "global"), {})
+    if scope.get("ceiling_usd") is None:
+        return None
+    ceiling, spent, *held = (
+        float(scope[f"{name}_usd"]) for name in ("ceiling", "spent", "reserved", "unknown")
+    )
+    parts = (spent, sum(held), max(0.0, ceiling - spent - sum(held)))
+    names = ("spent", "reserved or unknown", "left")
+    chart = stacked_shares(names, {"ceiling": parts}, unit=" USD")
+    return {"usd": ceiling, "spent": spent, "share": share(spent, ceiling), "chart": chart}
 
 
 def _seconds(milliseconds: float | None) -> str:
@@ -302,10 +361,11 @@ def _errors(lake: Lake, days: Iterable[str]) -> Row:
 
 def _outcomes(lake: Lake, days: Iterable[str]) -> Row:
     found = judge_outcomes(lake, days=days)
-    alive = {name: share.value for name, share in found.alive.items() if share.value is not None}
+    alive = {name: round(100 * share.value) for name, share in found.alive.items()
+             if share.value is not None}  # fmt: skip
     return {
         "fates": [[_tag("code", name), count(number)] for name, number in found.fates.items()],
-        "alive_chart": bars(alive, total=1) if alive else "",
+        "alive_chart": bars(alive, unit=" %") if alive else "",
         "foretold": [[name, str(sign.auc), str(sign.with_it), str(sign.without_it)]
                      for name, sign in found.foretold().items()],
         "contested": found.contested,
@@ -370,10 +430,12 @@ def _evaluation(folder: Path, found: Mapping[str, Any]) -> Row:
         "name": folder.name,
         "worse": found["worse"],
         "unknown": found["unknown"],
-        "charts": pictures(cells, TRAINED),
+        "charts": pictures(cells, TRAINED).values(),
+        "certain": [" ".join((row[0], row[1], row[4].removesuffix(" *")))
+                    for row in cells_table(cells, TRAINED) if row[4].endswith("*")],
         "head": HEAD,
         "table": cells_table(cells, TRAINED),
-    }
+    }  # fmt: skip
 
 
 # -- the pairs ---------------------------------------------------------------------
@@ -447,16 +509,47 @@ def _seen(prompt: Sequence[Any] | None) -> str:
 
 
 def _marked(left: str, right: str) -> tuple[str, str]:
-    """Return both texts with the words that the other lacks marked, if they are similar enough."""
+    """Return both actions with the words marked that the same field of the other one lacks.
+
+    Of two actions that share no field, nothing is marked.
+    """
+    one, other = (_fields(text) for text in (left, right))
+    if left == right or (one[""] != other[""] and one.keys() & other.keys() == {""}):
+        return left, right
+    marked = {name: _field(one.get(name, ""), other.get(name, "")) for name in one | other}
+    joined = (
+        Markup("").join(marked[name][side] for name in fields)  # escapes what is not marked
+        for side, fields in enumerate((one, other))
+    )
+    return next(joined), next(joined)
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return argument to its lines, as ``action_text`` writes them; the head is ``""``."""
+    found: dict[str, str] = {}
+    for part in re.split(r"(?m)^(?=  [\w-]+: )", text):
+        name = part.partition(":")[0] if found else ""
+        while name in found:
+            name += "+"  # the same argument of a further call
+        found[name] = part
+    return found
+
+
+def _field(left: str, right: str) -> tuple[str, str]:
+    """Return a field of both with the words marked that the other lacks; all if they differ."""
     a, b = (re.findall(r"\w+|\s+|[^\w\s]", text) for text in (left, right))
     matcher = SequenceMatcher(None, a, b, autojunk=False)
-    if left == right or matcher.ratio() < _ALIKE:
-        return left, right
+    opcodes = matcher.get_opcodes()
+    if matcher.ratio() < _ALIKE:
+        same = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+        opcodes = [("equal", 0, same, 0, same), ("replace", same, len(a), same, len(b))]
     sides: tuple[list[str], list[str]] = ([], [])
-    for op, start, end, at, to in matcher.get_opcodes():
+    for op, start, end, at, to in opcodes:
         for parts, words in zip(sides, ("".join(a[start:end]), "".join(b[at:to])), strict=True):
-            if words:
-                plain = op == "equal" or not words.strip()
-                parts.append(words if plain else _tag("mark", words))
-    one, other = (Markup("").join(parts) for parts in sides)  # escapes what is not marked
-    return one, other
+            inner = words.strip()
+            if op == "equal" or not inner:
+                parts.append(words)
+            else:
+                before, _, after = words.partition(inner)
+                parts += [before, _tag("mark", inner), after]
+    return Markup("").join(sides[0]), Markup("").join(sides[1])

@@ -226,7 +226,7 @@ def test_the_whole_interval_must_lie_below_the_tolerance():
     assert not verdict(cell(-0.05, -0.019), "trained").worse
     unknown = verdict(cell(None, None, 4), "trained")
     assert not unknown.worse
-    assert "40 of 4 sessions, and an interval needs 10" in unknown.unknown[0]
+    assert "40 states of 4 sessions, and an interval needs 10" in unknown.unknown[0]
     assert "there is none" in verdict([], "trained").unknown[1]
     assert not verdict(cell(-0.05, -0.021), BASE).worse
 
@@ -264,8 +264,15 @@ def test_words_and_pictures(arms):
     assert "| exact | 0.0 % | 100.0 % |" in text
     assert r"KL(model \|\| base)" in text
     drawn = pictures(cells, "trained")
-    assert "hard_covered, trained" in drawn["actions.svg"]
-    assert "recovery canonical" in drawn["differences.svg"]
+    assert next(iter(drawn)) == "differences.svg", "what moved comes first"
+    assert "hard_covered, trained" in drawn["actions.svg"][1]
+    shown = drawn["differences.svg"][1]
+    assert "recovery canonical" in shown
+    changes = {f"{c.kind} {c.measure}": c.difference for c in cells if c.difference}
+    still = {name for name, change in changes.items() if not change.mean}
+    assert still
+    assert not [name for name in still if f">{name}<" in shown], "nothing of length 0 is drawn"
+    assert [*pictures([c for c in cells if c.measure == "right_nll"], "trained")] == []
     few = {arm: some[:8] for arm, some in arms.items()}
     few_rows = table(summarise(few, base=BASE), "trained")
     assert few_rows[0][4] == "+100.0 points [no interval]"

@@ -3,7 +3,15 @@
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.quality import ALL, agreement_figure, measure, write_statistics
+from composer_pipeline.preferences.quality import (
+    ALL,
+    agreement_figure,
+    measure,
+    read_statistics,
+    verdicts,
+    write_statistics,
+)
+from composer_pipeline.preferences.rules import PreferenceRules
 
 
 def test_an_empty_lake_is_measured_as_nothing(tmp_path):
@@ -12,6 +20,10 @@ def test_an_empty_lake_is_measured_as_nothing(tmp_path):
     rows = lake.rows("preference_statistics")
     assert rows
     assert {r["scope"] for r in rows} == {"all"}
+    judged = {r["a"]: (r["b"], r["note"]) for r in rows if r["statistic"] == "verdict"}
+    told = verdicts(quality, PreferenceRules())
+    assert judged == {v.figure: (v.word, v.sentence) for v in told}, "the report shows these"
+    rows = read_statistics(lake)
     unmeasured = {r["statistic"]: r["note"] for r in rows if r["value"] is None}
     assert set(unmeasured) >= {"separability_auc", "excess_disagreement", "pairs_per_session_mean"}
     assert all(note.startswith(("not measured", "not defined")) for note in unmeasured.values())

@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from composer_pipeline.lake.store import Lake, exports
 from composer_pipeline.maintenance.forget import from_exports
 from composer_pipeline.report.write import default_place, render_report, write_report
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.teachers.ledger.operations import set_ceiling
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import (
     channel_curves,
@@ -27,6 +30,7 @@ from composer_pipeline.training.run import (
 )
 from tests.publishing.conftest import fill, row
 
+DAY = "2026-11-16"
 NASTY = """</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>"'&amp;‮"""
 
 
@@ -45,7 +49,8 @@ class Seen(HTMLParser):
         self.attributes += [(name, value or "") for name, value in attrs]
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        if not (self.get_starttag_text() or "").startswith("<style"):
+            self.words.append(data)
 
     @property
     def text(self) -> str:
@@ -112,7 +117,9 @@ def test_the_file_needs_nothing_and_runs_nothing(lake: Lake) -> None:
 def test_a_curve_is_the_mean_of_its_replicas(lake: Lake) -> None:
     folder = train_on(lake)
     assert replica_curves(folder) == {"dpo": {0: [(1, 0.5)], 1: [(1, 0.7)]}}
-    assert channel_curves(folder) == {"dpo": [(1, pytest.approx(0.6))]}
+    ((step, mean),) = channel_curves(folder)["dpo"]
+    assert step == 1
+    assert mean == pytest.approx(0.6)
     rounds = {"dpo": {1: 0.6}, "dpo, replica 0": {1: 0.5}, "dpo, replica 1": {1: 0.7}}
     assert round_losses(folder, 3) == {name: pytest.approx(of) for name, of in rounds.items()}
     assert replica_curves(folder / "none") == {}
@@ -216,8 +223,15 @@ def test_an_evaluation_says_where_the_model_is_worse(lake: Lake) -> None:
     ]
     said = {"worse": ["easy states: <i>"], "unknown": [], "cells": msgspec.to_builtins(cells)}
     (folder / "evaluation.json").write_text(json.dumps(said))
-    seen = page(lake)
-    assert "Worse than its base on easy states: <i>." in seen.text
+    text = write_report(lake).path.read_text()
+    seen = Seen(text)
+    assert (
+        "demo-1. Worse than its base on easy states: <i>. Certainly other than its base: easy"
+        in (seen.text[: seen.text.index("31 pairs: ")].replace(" .", "."))
+    )
+    assert text.count("<table>") == text.count("<caption>") == 4
+    assert text.count("<th ") == text.count('<th scope="col">') == text.count("</th>")
+    assert not re.search(r"<caption></caption>|<th[^>]*></th>", text)
     assert "-20.0 points [-30.0, -10.0] *" in seen.text
 
 
@@ -243,6 +257,52 @@ def test_the_first_page_of_a_site_links_the_state_of_each_pair(lake: Lake) -> No
     shown = re.findall(r'data-pair="([^"]+)"', render_report(lake))
     of = {pair["pair_id"]: pair["state_id"] for pair in lake.rows("dataset_pairs")}
     assert list(places) == ["s/", *(f"s/{of[pair]}" for pair in shown)]
+
+
+def test_a_field_is_compared_with_the_same_field(tmp_path: Path) -> None:
+    near = row(0, "train", rejected_text="Bash\n  description: Run all tests\n  command: pytest",
+               chosen_text="Bash\n  command: pytest tests/test_totals.py",
+               )  # fmt: skip
+    far = row(1, "train", rejected_text="Read\n  file_path: a.py\n  limit: 3",
+              chosen_text="Bash\n  command: cat a.py")  # fmt: skip
+    text = write_report(fill(Lake(tmp_path / "lake"), [near, far], [])).path.read_text()
+    assert "<pre>Bash\n  <mark>description: Run all tests</mark>\n  command: pytest</pre>" in text
+    assert "<pre>Bash\n  command: pytest <mark>tests/test_totals.py</mark></pre>" in text
+    assert "<pre>Read\n  file_path: a.py\n  limit: 3</pre>" in text
+
+
+def test_the_first_screen_says_what_to_look_at(lake: Lake) -> None:
+    build = json.loads(lake.get_bytes(Lake.BUILD))["id"]
+    of = {"tool": "", "value": None, "n": 31}
+    rows = [
+        {**of, "statistic": "verdict", "a": figure, "b": word, "note": f"{figure} is so."}
+        for figure, word in (("lengths", "good"), ("style", "look"), ("noise", "not measured"))
+    ]
+    rows.append({**of, "statistic": "build", "a": build, "b": "", "note": ""})
+    lake.write("preference_statistics", rows, scope="all")
+    text = page(lake).text
+    first = text[: text.index("31 pairs: ")]
+    assert first.startswith(f"lake, {DAY} lake, {DAY} Preference pairs from")
+    assert "1 good, 1 to look at, 1 not measured, of 3 figures." in first
+    assert "style : style is so. The model. None was trained." in first
+    assert "lengths is so" not in text
+
+
+def test_what_was_billed_is_by_day_and_against_the_ceiling(lake: Lake) -> None:
+    for teacher, cost in (("a", 2 * 10**11), ("b", 10**11)):
+        reply = {
+            "state_id": "s", "session_id": "s", "family": "f", "request_hash": "h", "model": "m",
+            "status": "ok", "cost_picodollars": cost, "latency_ms": 1.0, "simulated": False,
+            "created_at": datetime(2026, 11, 20, tzinfo=UTC),
+        }  # fmt: skip
+        lake.write("replies", [reply], day=DAY, teacher=teacher)
+    fill(lake, [row(0, "train")], [])
+    assert "Against the ceiling" not in page(lake).text
+    with Ledger(ledger_target(lake)) as ledger:
+        ledger.do(set_ceiling("global", Decimal("0.5")))
+    text = page(lake).text
+    assert f"Billed, by date and teacher a b {DAY} 0.3 USD" in text
+    assert "has spent $0.00 of its ceiling of $0.50: 0%. spent reserved or unknown left" in text
 
 
 def test_forgetting_a_session_removes_the_reports_that_show_it(lake: Lake) -> None:

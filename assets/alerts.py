@@ -13,7 +13,7 @@ from dagster._core.definitions.freshness import FreshnessState
 from dagster._core.scheduler.instigation import TickStatus
 
 from assets.failures import sentence_of
-from assets.money import REACHED_TAG
+from assets.money import REACHED_TAG, UNANSWERED_TAG
 from composer_pipeline.errors import ComposerError, InputError
 
 #: The webhook's URL. Whoever knows it can post there, so it is a secret and in no setting.
@@ -79,17 +79,19 @@ def problems(instance: dg.DagsterInstance, since: float, now: float) -> dict[str
 
 
 def _runs(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
-    """Runs that failed, and runs that a ceiling ended."""
+    """Runs that failed, that a ceiling ended, or that a teacher did not answer."""
     ended = dg.RunsFilter(updated_after=datetime.fromtimestamp(since, UTC))
     for record in instance.get_run_records(ended, limit=_MOST):
         run = record.dagster_run
         if (record.end_time or 0) < since:
             continue
-        scope = run.tags.get(REACHED_TAG)
-        if scope:
+        scope, away = (run.tags.get(tag, "no") for tag in (REACHED_TAG, UNANSWERED_TAG))
+        if scope != "no":
             yield f"ceiling:{run.run_id}", f"{_name(run)} reached the ceiling of {scope}."
         elif run.status is dg.DagsterRunStatus.FAILURE:
             yield f"run:{run.run_id}", f"{_name(run)} failed: {sentence_of(instance, run.run_id)}"
+        elif away != "no":
+            yield f"away:{run.run_id}", f"{_name(run)} went on without replies of {away}."
 
 
 def _name(run: dg.DagsterRun) -> str:
@@ -146,8 +148,8 @@ def build_alerts() -> dg.SensorDefinition:
     @dg.sensor(
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
-        description="Post failed runs and ticks, stuck queues, reached ceilings and overdue assets"
-        " to the webhook COMPOSER_ALERT_URL, each once.",
+        description="Post failed runs and ticks, teachers that did not answer, stuck queues,"
+        " reached ceilings and overdue assets to the webhook COMPOSER_ALERT_URL, each once.",
     )
     def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         url, now = os.environ.get(VARIABLE, ""), time.time()

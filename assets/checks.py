@@ -170,40 +170,6 @@ def not_worse_than_base(context: dg.AssetCheckExecutionContext) -> dg.AssetCheck
 UNUSABLE = 0.25
 
 
-@dg.asset_check(asset="preference_pairs")
-def replies_cover_states(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
-    """Each teacher has answered every question of the days it was queried for.
-
-    Not blocking: pairs are made from the families that answered; the nightly replay asks again.
-    """
-    from composer_pipeline.maintenance.status import TRIES, missing_replies
-    from composer_pipeline.teachers.teachers import TeacherSet
-
-    try:
-        teacher_set = TeacherSet.load(teachers.file)
-    except InputError as error:
-        return dg.AssetCheckResult(passed=False, severity=WARN, description=str(error))
-    found = missing_replies(lake.open(), teacher_set)
-    rows: list[dict[str, str | int]] = [
-        {
-            "teacher": teacher,
-            "day": day,
-            "missing": gap.missing,
-            "why": gap.why,
-            "nights": f"{gap.tries} of {TRIES}",
-        }
-        for (teacher, day), gap in sorted(found.items())
-    ]
-    names = ", ".join(sorted({teacher for teacher, _ in found}))
-    total = sum(gap.missing for gap in found.values())
-    return dg.AssetCheckResult(
-        passed=not found,
-        severity=WARN,
-        metadata={"missing": total, **({"days": records(rows[:200])} if rows else {})},
-        description=f"{total} replies of {names} are missing." if found else "No reply is missing.",
-    )
-
-
 def build_reply_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecksDefinition]:
     """Return the checks of each teacher's replies."""
 
@@ -388,26 +354,85 @@ def teachers(teachers: TeachersResource) -> dg.AssetCheckResult:
     )
 
 
-WITHIN_BUDGET = "within_budget"
+WITHIN_BUDGET, COVERED = "within_budget", "replies_cover_states"
+AFFORDED = dg.AssetCheckKey(dg.AssetKey("budget"), "ceiling_not_reached")
 
 
-def budget_check(key: dg.AssetKey) -> dg.AssetCheckSpec:
-    """Return the check of a teacher's asset."""
-    return dg.AssetCheckSpec(
-        WITHIN_BUDGET,
-        asset=key,
-        blocking=True,
-        description=(
-            "No scope was charged above the ceiling in force at the time. Setting a ceiling below"
-            " what was already spent, which stops spending, is not an overspend."
-        ),
+@dg.asset_check(asset=AFFORDED.asset_key)
+def ceiling_not_reached(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
+    """No reply is missing because a ceiling was reached."""
+    return covered(lake.open(), teachers.file, AFFORDED)
+
+
+def purchase_checks(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
+    """Return the checks of a teacher's asset that its purchase evaluates."""
+    charged = (
+        "No scope was charged above the ceiling in force at the time. Setting a ceiling below"
+        " what was already spent, which stops spending, is not an overspend."
+    )
+    answered = (
+        "The teacher has answered every question of the days it was queried for. It warns where a"
+        " ceiling was reached. Not blocking: pairs are made from the families that answered; the"
+        " nightly replay asks again."
+    )
+    return [
+        dg.AssetCheckSpec(WITHIN_BUDGET, asset=key, blocking=True, description=charged),
+        dg.AssetCheckSpec(COVERED, asset=key, description=answered),
+    ]
+
+
+def purchase_results(
+    lake: Lake,
+    teachers: TeachersResource,
+    checks: Iterable[dg.AssetCheckKey],
+    *,
+    free: bool,
+    sentence: str = "",
+) -> Iterator[dg.AssetCheckResult]:
+    """Evaluate the checks of a purchase; ``sentence`` says where a ceiling stopped it."""
+    for key in checks:
+        if key.name == WITHIN_BUDGET:
+            yield _within_budget(lake, teachers.ledger, key.asset_key, free=free)
+        else:
+            yield covered(lake, teachers.file, key, sentence)
+
+
+def covered(
+    lake: Lake, file: str, key: dg.AssetCheckKey, sentence: str = ""
+) -> dg.AssetCheckResult:
+    """Return whether replies of a teacher are missing, or any for want of money."""
+    from composer_pipeline.maintenance.status import TRIES, missing_replies
+    from composer_pipeline.teachers.report import NO_MONEY
+    from composer_pipeline.teachers.teachers import TeacherSet
+
+    try:
+        gaps = missing_replies(lake, TeacherSet.load(file))
+    except InputError as error:
+        sentence, gaps = str(error), None
+    rows: list[dict[str, str | int]] = []
+    whys: set[str] = set()
+    for (teacher, day), gap in sorted((gaps or {}).items()):
+        if teacher == key.asset_key.path[-1] or (key == AFFORDED and gap.why.startswith(NO_MONEY)):
+            nights = f"{gap.tries} of {TRIES}"
+            rows.append({"teacher": teacher, "day": day, "missing": gap.missing, "why": gap.why,
+                         "nights": nights})  # fmt: skip
+            whys.add(gap.why)
+    total = sum(int(row["missing"]) for row in rows)
+    ceiling = all(why.startswith(NO_MONEY) for why in whys)
+    if not (sentence and ceiling):
+        reasons = "; ".join(sorted(whys))
+        sentence = f"{total} replies are missing: {reasons}. What was bought is kept; run again."
+    return dg.AssetCheckResult(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=gaps is not None and not rows,
+        severity=WARN if ceiling else dg.AssetCheckSeverity.ERROR,
+        metadata={"missing": total, **({"days": records(rows[:200])} if rows else {})},
+        description=sentence if rows or gaps is None else "No reply is missing.",
     )
 
 
-def budget_results(
-    lake: Lake, ledger: str, keys: Iterable[dg.AssetKey], *, free: bool
-) -> Iterator[dg.AssetCheckResult]:
-    """Evaluate the check for some teachers."""
+def _within_budget(lake: Lake, ledger: str, key: dg.AssetKey, *, free: bool) -> dg.AssetCheckResult:
     from composer_pipeline.money import to_usd
     from composer_pipeline.teachers.ledger.ledger import existing_ledger, ledger_target
 
@@ -417,17 +442,16 @@ def budget_results(
         with existing:
             over, lowered = existing.overspent(), _lowered_ceilings(existing.status())
     scopes = ", ".join(f"{scope} by {to_usd(pico)} USD" for scope, pico in over.items())
-    for key in keys:
-        yield dg.AssetCheckResult(
-            passed=not over,
-            asset_key=key,
-            check_name=WITHIN_BUDGET,
-            severity=dg.AssetCheckSeverity.WARN if free else dg.AssetCheckSeverity.ERROR,
-            metadata={"scopes_overspent": len(over)},
-            description=f"Charged above the ceiling in force at the time: {scopes}."
-            if over
-            else f"No scope was charged above its ceiling.{lowered}",
-        )
+    return dg.AssetCheckResult(
+        passed=not over,
+        asset_key=key,
+        check_name=WITHIN_BUDGET,
+        severity=WARN if free else dg.AssetCheckSeverity.ERROR,
+        metadata={"scopes_overspent": len(over)},
+        description=f"Charged above the ceiling in force at the time: {scopes}."
+        if over
+        else f"No scope was charged above its ceiling.{lowered}",
+    )
 
 
 def _lowered_ceilings(scopes: Mapping[str, "Scope"]) -> str:
@@ -453,7 +477,7 @@ CHECKS = [
     states_accounted_for,
     pairs_accounted_for,
     chosen_not_told_by_style,
-    replies_cover_states,
     not_worse_than_base,
     teachers,
+    ceiling_not_reached,
 ]

@@ -8,6 +8,7 @@ import dagster as dg
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 from pydantic import Field
 
+from assets.checks import AFFORDED, covered
 from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, records, usd
 from assets.partitions import DAYS, PAID, days_of
@@ -57,6 +58,23 @@ def budget(lake: LakeResource, teachers: TeachersResource) -> "dg.MaterializeRes
     page. The job `set_ceiling` changes a ceiling.
     """
     return dg.MaterializeResult(metadata=budget_metadata(lake.open(), teachers.ledger))
+
+
+def write_budget(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    lake: Lake,
+    teachers: TeachersResource,
+    sentence: str = "",
+) -> None:
+    """Update the page of ``budget`` and its check from another run."""
+    metadata = budget_metadata(lake, teachers.ledger)
+    context.log_event(dg.AssetMaterialization(BUDGET_KEY, metadata=metadata))
+    found = covered(lake, teachers.file, AFFORDED, sentence)
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=BUDGET_KEY, check_name=AFFORDED.name, passed=found.passed,
+        metadata=found.metadata, severity=found.severity, description=found.description,
+    )  # fmt: skip
+    context.log_event(evaluation)  # type: ignore[arg-type]  # its annotation lacks what it takes
 
 
 class CeilingConfig(dg.Config):
@@ -118,8 +136,7 @@ def _write(
     with Ledger(ledger_target(store, teachers.ledger or None)) as opened:
         opened.do(operations.set_ceiling(scope, usd))
     context.log.info(f"The ceiling of {scope} is now {'none' if usd is None else f'{usd} USD'}.")
-    metadata = budget_metadata(store, teachers.ledger)
-    context.log_event(dg.AssetMaterialization(asset_key=BUDGET_KEY, metadata=metadata))
+    write_budget(context, store, teachers)
 
 
 @dg.job(description="Set, raise or remove a ceiling of the ledger; costs nothing.")
@@ -276,36 +293,14 @@ class DayRecorder:
         return dg.MaterializeResult(asset_key=self._keys[name], metadata=metadata)
 
 
-def observe_ceiling(
-    context: dg.AssetExecutionContext,
-    keys: Mapping[str, dg.AssetKey],
-    day: str,
-    missing: Mapping[str, int],
-    bought: Mapping[str, str],
-    sentence: str,
-) -> None:
-    """Report on each teacher's asset that a ceiling ended the run."""
-    context.log.warning(sentence)
-    for name, key in keys.items():
-        context.log_event(
-            dg.AssetObservation(
-                asset_key=key,
-                partition=day or None,
-                metadata={
-                    "ceiling_reached": sentence,
-                    "bought": bought.get(name, "nothing"),
-                    "missing": f"{missing.get(name, 0)} replies",
-                },
-            )
-        )
-
-
 #: The scope of a run; a re-executed run inherits the tag.
 SCOPE_TAG = "composer/ceiling_scope"
 #: What a run has spent, in USD; updated during the run and at its end.
 COST_TAG = "composer/cost_usd"
 #: The scope whose ceiling ended a run, if one did.
 REACHED_TAG = "composer/ceiling_reached"
+#: The teachers whose replies a run could not get, if there are any.
+UNANSWERED_TAG = "composer/unanswered"
 
 _BACKFILL, _ROOT_BACKFILL = "dagster/backfill", "dagster/root_backfill_id"
 _ROOT_RUN = "dagster/root_run_id"

@@ -4,6 +4,7 @@ Dagster plots every numeric entry; more than eight hide those that matter, so al
 in one table.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
@@ -140,8 +141,7 @@ def plots_of(asset: str) -> str:
 
 def explained(function: _Function) -> _Function:
     """Append the sentences about its plots to an asset's docstring, which Dagster shows."""
-    words = (function.__doc__ or "").strip()
-    function.__doc__ = f"{words}\n\n{plots_of(function.__name__)}"
+    function.__doc__ = f"{inspect.getdoc(function) or ''}\n\n{plots_of(function.__name__)}"
     return function
 
 

@@ -4,20 +4,20 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from assets.checks import budget_check, budget_results
+from assets.checks import purchase_checks, purchase_results
 from assets.failures import one_sentence
 from assets.money import (
     COST_TAG,
     DayRecorder,
-    budget_metadata,
     observe_bill,
-    observe_ceiling,
     scope_of_run,
+    write_budget,
 )
 from assets.pages import OWNERS, TablePage, plots_of, record_run, records, table_metadata, usd
 from assets.partitions import DAYS, PAID, days_of
@@ -106,7 +106,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name="replay",
         specs=specs,
-        check_specs=[budget_check(spec.key) for spec in specs],
+        check_specs=[check for spec in specs for check in purchase_checks(spec.key)],
         can_subset=True,
         partitions_def=DAYS,
         backfill_policy=PAID,
@@ -119,27 +119,23 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         teachers: TeachersResource,
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         store = lake.open()
-        checked = [key.asset_key for key in context.selected_asset_check_keys]
+        results = partial(purchase_results, store, teachers, context.selected_asset_check_keys)
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
-        if not names:  # only the check was selected
-            yield from budget_results(store, teachers.ledger, checked, free=True)
+        if not names:  # only checks were selected
+            yield from results(free=True)
             return
         try:
             report, recorder = _buy(context, config, store, teachers, names)
         except ComposerError:
-            yield from budget_results(store, teachers.ledger, checked, free=True)
+            yield from results(free=True)
             raise
         free = not report.spent_usd + report.reserved_usd
-        yield from budget_results(store, teachers.ledger, checked, free=free)
+        yield from results(free=free, sentence=report.at_the_ceiling())
         if report.exhausted_scope:
             # An outcome, not a failure: complete days are materialised, the rest stays missing.
             return
         missing = Counter(item["teacher"] for item in report.not_bought)
-        for name in names:
-            if not missing[name]:
-                yield recorder.result(name)
-        if why := _failure(report, missing):
-            # Complete days stay materialised; only teachers with missing replies fail.
+        if not (missing and report.replies) and (why := _failure(report, missing)):
             rows = [dict(item) for item in report.not_bought[:20]]
             raise dg.Failure(
                 description=why,
@@ -150,6 +146,10 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
                 },
                 allow_retries=False,
             )
+        # Where others answered, what follows is made from theirs: the check of a teacher that did
+        # not is red, its days stay to do, and a tag of the run names it.
+        for name in names:
+            yield recorder.result(name)
 
     return replay
 
@@ -206,21 +206,10 @@ def _buy(
     record_run(context, _run_numbers(report) | selection)
     recorder.rest(days, report.missing)
     observe_bill(context, store, sorted(report.by_day_teacher))
-    metadata = budget_metadata(store, teachers.ledger)
-    context.log_event(dg.AssetMaterialization("budget", metadata=metadata))
-    if report.exhausted_scope:
-        at = report.stopped_day
-        bought = {name: _bought(day_figures(store, name, at)) for name in names}
-        observe_ceiling(
-            context, keys, at, report.missing.get(at, {}), bought, report.at_the_ceiling()
-        )
+    if sentence := report.at_the_ceiling():
+        context.log.warning(sentence)
+    write_budget(context, store, teachers, sentence)
     return report, recorder
-
-
-def _bought(figures: Mapping[str, int | float]) -> str:
-    """Return what was bought of a day as text: numbers would be plotted."""
-    replies = sum(int(figures.get(name, 0)) for name in ("ok", "unusable", "unreadable", "refused"))
-    return f"{replies} replies for ${usd(int(figures.get('cost_picodollars', 0))):.6f}"
 
 
 def _states_of(share: float) -> str:
@@ -234,7 +223,7 @@ def _failure(report: "ReplayReport", missing: Counter[str]) -> str:
         for name, count in sorted(missing.items())
     )
     stopped = report.stopped()
-    if missing and (report.replies or stopped):
+    if missing and stopped:
         return f"Replies are missing: {teachers}. What was bought is kept; run again."
     return str(stopped[0]) if stopped else report.problem()
 
@@ -304,4 +293,5 @@ def _run_numbers(report: "ReplayReport") -> dict[str, Any]:
         "simulated": report.simulated or None,
         "sweep": report.sweep or None,
         "ceiling_reached": report.exhausted_scope or "no",
+        "unanswered": "no" if report.exhausted_scope else ", ".join(sorted(report.why())) or "no",
     }

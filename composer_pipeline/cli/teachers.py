@@ -503,11 +503,7 @@ def replay_view(report: "ReplayReport", go_on: str) -> Iterator[RenderableType]:
     if report.sweep:
         yield Text(report.sweep[:200])
     if report.exhausted_scope:
-        yield Text(
-            f"stopped by the ceiling of {report.exhausted_scope}: {_usd(report.left_usd)} left,"
-            f" the next call may need {_usd(report.next_call_usd)} (its worst case, and as much to"
-            f" fetch a lost reply).\ngo on: {go_on}"
-        )
+        yield Text(f"{report.at_the_ceiling()}\ngo on: {go_on}")
 
 
 def _teacher_table(report: "ReplayReport") -> Table:

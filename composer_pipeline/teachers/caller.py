@@ -29,6 +29,7 @@ from composer_pipeline.teachers.questions import Question, Questions
 from composer_pipeline.teachers.queue import ByteGate, Unit
 from composer_pipeline.teachers.rate_limit import TeacherWindow
 from composer_pipeline.teachers.replies import ReplyChecks, judge, names_of
+from composer_pipeline.teachers.report import NO_MONEY
 from composer_pipeline.teachers.request import anchor, anchored_tokens, worst_case
 from composer_pipeline.teachers.teachers import Teacher
 
@@ -301,7 +302,7 @@ class Caller:
                     self._tight = True
                     continue
                 self._refused(admission.scope, question, room)
-                return f"budget exhausted: {admission.scope}", None
+                return f"{NO_MONEY}{admission.scope}", None
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
 
@@ -429,7 +430,7 @@ class Caller:
         for name, (least, _) in self.too_dear.items():
             late = self.whole_days and self.stopped_at[name] != question.call.day
             if name in scopes and (late or question.amount >= least):
-                return f"budget exhausted: {name}"
+                return f"{NO_MONEY}{name}"
         return ""
 
     async def _wait(self) -> None:

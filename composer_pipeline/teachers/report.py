@@ -19,6 +19,9 @@ OnDay = Callable[[str, Mapping[str, int]], None]
 #: Called with a :class:`Snapshot` about once a second.
 OnProgress = Callable[["Snapshot"], None]
 
+#: How the reason of a question that a ceiling refused begins; its scope follows.
+NO_MONEY = "budget exhausted: "
+
 _REASONS = {
     "model_not_found": "the endpoint does not offer this model",
     "not_found": "the endpoint does not offer this model",
@@ -74,8 +77,9 @@ class ReplayReport(msgspec.Struct, Report):
     with a paid reply now, ``cached`` those that had one before, ``recovered`` those fetched
     again at no cost after a crash. ``spent_usd`` and ``reserved_usd`` (in flight or unknown) are
     of this run's scope. ``by_day_teacher`` describes the partitions written. ``not_bought`` lists
-    {state_id, teacher, why}; ``exhausted_scope`` is the ceiling that refused, or empty;
-    ``left_usd`` was free, and the cheapest call that it refused needs ``next_call_usd``.
+    {state_id, teacher, why}; ``exhausted_scope`` is the scope that refused, or empty; of its
+    ``exhausted_ceiling_usd``, ``left_usd`` was free, and the cheapest call that it refused needs
+    ``next_call_usd``.
     ``not_asked`` counts pairs that a selector left out. ``sweep`` is what the usage of the run's
     key showed, or empty. ``unreadable`` counts replies that were paid for in this run, cannot be
     read and are kept. ``missing`` counts, by day and teacher, the questions without an answer;
@@ -104,6 +108,7 @@ class ReplayReport(msgspec.Struct, Report):
     unreadable: int = 0
     next_call_usd: Decimal | None = None
     left_usd: Decimal | None = None
+    exhausted_ceiling_usd: Decimal | None = None
     missing: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     stopped_day: str = ""
 
@@ -128,11 +133,15 @@ class ReplayReport(msgspec.Struct, Report):
         missing = sum(sum(teachers.values()) for teachers in self.missing.values())
         whole = len(self.by_day_teacher.keys() - self.missing.keys())
         at = f" at {self.stopped_day}" if self.stopped_day else ""
+        ceiling = self.exhausted_ceiling_usd or Decimal(0)
+        spent, each = ceiling - (self.left_usd or 0), self.spent_usd / max(self.calls, 1)
         return (
-            f"Ceiling reached in {self.exhausted_scope}{at}: {self.left_usd or 0:.6f} USD are left,"
-            f" and the next call needs {self.next_call_usd or 0:.6f} USD free."
-            f" Whole days: {whole}; replies that are missing: {missing}. What was bought is kept:"
-            f" raise the ceiling of {self.exhausted_scope}, and run again for the rest."
+            f"Stopped at the ceiling of {self.exhausted_scope}{at}: {_usd(spent)} of"
+            f" {_usd(ceiling)} spent; this run's {self.calls} calls cost {_usd(each)} on average,"
+            f" the next could cost up to {_usd(self.next_call_usd or Decimal(0))}, with a lost"
+            " reply fetched again, and a call is made only if its worst case fits."
+            f" Complete days: {whole}; missing replies: {missing}. What was bought is kept: raise"
+            f" the ceiling of {self.exhausted_scope} and run again for the rest."
         )
 
     def why(self) -> dict[str, str]:
@@ -149,8 +158,9 @@ class ReplayReport(msgspec.Struct, Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; USD amounts are numbers for display."""
-        names = ("spent_usd", "reserved_usd", "ceiling_usd", "next_call_usd", "left_usd")
-        amounts = {name: getattr(self, name) for name in names}
+        amounts = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name.endswith("_usd")
+        }
         return super().to_dict() | {
             name: None if amount is None else float(amount) for name, amount in amounts.items()
         }
@@ -286,9 +296,14 @@ def replay_report(
     if found.exhausted_scope:
         refusing = scopes[found.exhausted_scope]
         held = refusing.spent + refusing.reserved + refusing.unknown
-        found.left_usd = ((refusing.ceiling or 0) - held) / PICO
+        found.exhausted_ceiling_usd = (refusing.ceiling or 0) / PICO
+        found.left_usd = found.exhausted_ceiling_usd - held / PICO
         found.next_call_usd = too_dear[found.exhausted_scope][1] / PICO
     return found
+
+
+def _usd(amount: Decimal) -> str:
+    return f"${amount:,.2f}" if amount >= 1 else f"${amount.normalize():.3g}"
 
 
 def _stopped_scope(window: TeacherWindow, endpoint: Endpoint, name: str) -> str:

@@ -5,11 +5,14 @@ the real ones; every amount it prints is simulated and says so. With ``--teacher
 in the environment the same graph buys real replies.
 """
 
+import _thread
 import argparse
 import json
 import os
 import resource
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,6 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.remote_origin import RemoteRepositoryOrigin
+from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
+from dagster._core.utils import make_new_run_id
+from dagster._core.workspace.load import location_origins_from_yaml_paths
 from rich.console import Console
 
 from composer_pipeline.cli.common import Table
@@ -35,12 +44,23 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT_ANSWERS = {"ops": {"model_evaluation": {"config": {"max_new_tokens": 32}}}}
 QUIET = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
 
+#: Exit code of a command that Ctrl-C has ended.
+INTERRUPTED = 130
+#: Seconds that a run has to end after Ctrl-C.
+GRACE_S = 2
+
 console = Console(soft_wrap=False)
+_interrupted = threading.Event()
+#: The run that is under way, if one is.
+_running: list[tuple[dg.DagsterInstance, str]] = []
 
 
 def main() -> None:
     """Run the demo; exit 2 for bad input, 1 when a stage fails."""
     options = _options()
+    # Before there are children and threads, which inherit it: Ctrl-C is for one thread.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_on_interrupt, daemon=True).start()
     os.chdir(ROOT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     settings = demo_settings(
@@ -60,6 +80,26 @@ def main() -> None:
         sys.exit(_say(error, 2))
     except ComposerError as error:
         sys.exit(_say(error, 1))
+    finally:
+        if _interrupted.is_set():
+            os._exit(INTERRUPTED)
+
+
+def _end_on_interrupt() -> None:
+    """Wait for Ctrl-C; end the run that is under way, or after some seconds whatever is."""
+    signal.sigwait({signal.SIGINT})
+    _interrupted.set()
+    sys.stderr.write("demo: interrupted; what is done stays, and make demo goes on from there\n")
+    silent = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # Dagster would show the trace of whatever was interrupted
+        os.dup2(silent, stream)
+    _thread.interrupt_main()
+    time.sleep(GRACE_S)
+    for instance, run_id in _running:  # a training that has not ended: its slot must be free
+        if run := instance.get_run_by_id(run_id):
+            instance.report_run_canceled(run)
+            instance.event_log_storage.free_concurrency_slots_for_run(run_id)
+    os._exit(INTERRUPTED)
 
 
 def _say(error: Exception, code: int) -> int:
@@ -87,7 +127,11 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
     started = time.monotonic()
     settings = _with_repositories(settings)
     teachers = TeacherSet.load(settings.teachers)
-    instance = instance or dg.DagsterInstance.from_config(str(ROOT))
+    # Output is not captured, which takes four processes a step: it is in this terminal.
+    module = "dagster._core.storage.noop_compute_log_manager"
+    uncaptured = {"compute_logs": {"module": module, "class": "NoOpComputeLogManager"}}
+    ref = InstanceRef.from_dir(str(ROOT), overrides=uncaptured)
+    instance = instance or dg.DagsterInstance.from_ref(ref)
     with ExitStack() as stack:
         if teachers.endpoint.simulated:
             stack.enter_context(loopback())
@@ -152,9 +196,21 @@ def _run(
     tags: dict[str, str],
     config: Mapping[str, Any] | None = None,
 ) -> dg.ExecuteInProcessResult:
+    (location,) = location_origins_from_yaml_paths([str(ROOT / "workspace.yaml")])
+    repository = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
+    run_id = make_new_run_id()
+    _running[:] = [(instance, run_id)]
     result = defs.resolve_job_def(job).execute_in_process(
-        instance=instance, tags=tags, run_config={**QUIET, **(config or {})}, raise_on_error=False
+        run_id=run_id,
+        instance=instance,
+        tags={**tags, REPOSITORY_LABEL_TAG: repository.get_label()},
+        run_config={**QUIET, **(config or {})},
+        raise_on_error=False,
     )
+    _running.clear()
+    # A run of this process has no origin, and Dagster's pages of jobs show only runs with one.
+    if run := instance.get_run_by_id(run_id):
+        instance.run_storage.replace_job_origin(run, repository.get_job_origin(job))
     if not result.success:
         failed = [e for e in result.all_events if e.is_step_failure or e.is_failure]
         reasons = [str(e.message) for e in failed] + [

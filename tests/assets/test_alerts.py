@@ -33,7 +33,7 @@ from dagster_shared.error import SerializableErrorInfo
 from assets import alerts
 from assets.alerts import VARIABLE, build_alerts, problems, send_alert
 from assets.failures import one_sentence
-from assets.money import REACHED_TAG
+from assets.money import REACHED_TAG, UNANSWERED_TAG
 from composer_pipeline.errors import ComposerError, InputError
 from tests.places import ROOT
 
@@ -235,6 +235,18 @@ def test_a_ceiling_a_stuck_run_and_an_overdue_asset(
     assert found[f"ceiling:{run_id}"].endswith("reached the ceiling of month:2026-11.")
     assert "(harvest) has been queued for 11 minutes" in found[f"queue:{waiting.run_id}"]
     assert problems(instance, now + 3600, now + 3600).keys() == still
+
+
+def test_a_run_that_went_on_without_a_teacher_is_told(instance: dg.DagsterInstance) -> None:
+    @dg.asset
+    def fine() -> None:
+        pass
+
+    for away in ("no", "steady"):
+        tags = {REACHED_TAG: "no", UNANSWERED_TAG: away}
+        dg.materialize([fine], instance=instance, tags=tags)
+    (said,) = problems(instance, time.time() - 60, time.time()).values()
+    assert said.endswith("went on without replies of steady.")
 
 
 def test_a_failed_tick_is_told(instance: dg.DagsterInstance, schedule: RemoteSchedule) -> None:

@@ -143,12 +143,22 @@ def test_a_ceiling_is_an_outcome_that_leaves_whole_days(bench: Bench, runs: dict
     tags = bench.tags(runs["stopped"])
     assert tags[SCOPE_TAG] == tags[REACHED_TAG] == scope
     assert 0 < float(tags[COST_TAG]) <= TYPED
-    (said,) = [o for o in observed(runs["stopped"], "steady") if "missing" in o.metadata]
-    assert said.partition == DAYS[len(whole)]
-    sentence = said.metadata["ceiling_reached"].value
-    for part in ("USD are left", "the next call needs", "raise the ceiling of", said.partition):
-        assert part in sentence
-    assert "replies for $" in said.metadata["bought"].value
+    said = said_of(runs["stopped"])
+    assert set(said) == {"budget", *NAMES}
+    (sentence,) = {found.description for found in said.values()}
+    for part in (f"ceiling of {scope} at {DAYS[len(whole)]}: $0.0", "of $0.02 spent",
+                 "calls cost $0.000", "could cost up to $0.0", "raise the ceiling of"):  # fmt: skip
+        assert part in str(sentence)
+    assert {found.severity for found in said.values()} == {dg.AssetCheckSeverity.WARN}
+    rows = said["budget"].metadata["days"].value.records
+    assert {row.data["day"] for row in rows} == set(DAYS[len(whole) :])
+    assert said_of(runs["more"]) == {}
+
+
+def said_of(result: Any) -> dict[str, Any]:
+    """Return the checks of a run that did not pass, by asset."""
+    found = result.get_asset_check_evaluations()
+    return {e.asset_key.path[-1]: e for e in found if not e.passed and e.check_name != "up_to_date"}
 
 
 def test_executed_again_it_buys_nothing_and_with_more_money_the_rest(

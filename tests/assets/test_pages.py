@@ -8,6 +8,7 @@ import dagster as dg
 import duckdb
 import pytest
 
+from assets import money
 from assets.pages import (
     CHANGE,
     DAY_ROWS,
@@ -80,6 +81,10 @@ def test_no_page_has_more_than_eight_plots_and_each_is_explained() -> None:
         assert len(plots) <= MOST, asset
         assert all(plots.values()), asset
     assert explained(raw_sessions).__doc__ == f"Bytes.\n\n{plots_of('raw_sessions')}"
+    # Markdown shows an indented paragraph as a code block.
+    text = money.budget.specs_by_key[money.BUDGET_KEY].description or ""
+    assert "page. The job `set_ceiling`" in text
+    assert not [line for line in text.splitlines() if line.startswith("    ")]
     assert "- `partition_row_count`: rows of the day." in plots_of("raw_sessions")
 
 

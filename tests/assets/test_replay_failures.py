@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from assets.definitions import build_defs
+from assets.money import UNANSWERED_TAG
 from assets.schedules import range_tags
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
@@ -32,11 +33,11 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def materialise(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Fails | None], Any]]:
-    """Materialise one teacher's replies of the day at a provider with faults."""
+) -> Iterator[Callable[..., Any]]:
+    """Materialise a teacher's replies of the day, and more, at a provider with faults."""
     with dg.DagsterInstance.ephemeral() as instance:
 
-        def run(faults: Fails | None) -> Any:
+        def run(faults: Fails | None, *more: dg.AssetKey) -> Any:
             script = Script.from_states(load_states(Lake(settings.lake)), {})
             server = LoopbackOpenRouter(script, lifetime=120, flaky_faults=False, faults=faults)
             with server:
@@ -47,7 +48,7 @@ def materialise(
                     .execute_in_process(
                         instance=instance,
                         tags=range_tags(DAY, DAY),
-                        asset_selection=[dg.AssetKey(["teacher_replies", "careful"])],
+                        asset_selection=[dg.AssetKey(["teacher_replies", "careful"]), *more],
                         run_config=QUIET,
                         raise_on_error=False,
                     )
@@ -70,19 +71,43 @@ def told(result: Any) -> str:
     ],
 )
 def test_a_run_that_got_nothing_fails(
-    materialise: Callable[[Fails | None], Any], fault: Fault, sentence: str
+    materialise: Callable[..., Any], fault: Fault, sentence: str
 ) -> None:
     result = materialise(lambda asked: fault)
     assert not result.success
     assert sentence in told(result)
 
 
-def test_a_stopped_teacher_is_named(materialise: Callable[[Fails | None], Any]) -> None:
+def test_a_stopped_teacher_is_named(materialise: Callable[..., Any]) -> None:
     result = materialise(lambda asked: Fault("unavailable", 404, code="model_deprecated"))
     assert not result.success
     assert "careful" in told(result)
     assert "model_deprecated" in told(result)
 
 
-def test_a_run_that_got_its_replies_succeeds(materialise: Callable[[Fails | None], Any]) -> None:
+def test_a_run_that_got_its_replies_succeeds(materialise: Callable[..., Any]) -> None:
     assert materialise(None).success
+
+
+def test_one_teacher_of_several_that_is_away_is_the_only_one_red(
+    materialise: Callable[..., Any],
+) -> None:
+    """The other one's day is done, the pairs are made of it, and every check has a result."""
+    others = (dg.AssetKey(["teacher_replies", "steady"]), dg.AssetKey("preference_pairs"))
+    away = Fault("unavailable", 404, code="model_deprecated")
+    result = materialise(lambda asked: away if "steady" in asked.model else None, *others)
+    assert result.success
+    made = {e.asset_key.path[-1] for e in result.get_asset_materialization_events()}
+    assert made == {"careful", "preference_pairs", "budget"}
+    checks = result.get_asset_check_evaluations()
+    (red,) = [e for e in checks if not e.passed and e.severity is dg.AssetCheckSeverity.ERROR]
+    assert (red.asset_key.path[-1], red.check_name) == ("steady", "replies_cover_states")
+    assert "2 replies are missing: teacher stopped: model_deprecated" in str(red.description)
+    planned = [
+        (data.asset_key, data.check_name)
+        for event in result.all_events
+        if event.event_type_value == "ASSET_CHECK_EVALUATION_PLANNED"
+        for data in [event.event_specific_data]
+    ]
+    assert set(planned) <= {(e.asset_key, e.check_name) for e in checks}
+    assert result.dagster_run.tags[UNANSWERED_TAG] == "steady"

@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from assets import checks, traces
-from assets.checks import budget_results
+from assets.checks import WITHIN_BUDGET, purchase_results
 from assets.definitions import build_defs
+from assets.money import UNANSWERED_TAG
 from assets.pages import column_schema, figures, usd
 from assets.preferences import build_preferences, quality_numbers, quality_pictures
 from assets.publication import PublishConfig, published_dataset
@@ -325,10 +326,12 @@ def test_a_day_shows_what_the_recipe_was_given_and_what_it_dropped(
 def test_a_teacher_that_misses_replies_is_not_recorded(materialised: Any) -> None:
     missing = [{"state_id": "s", "teacher": "careful", "why": "lost"}]
     gone = {DAY: {"careful": 1}}
-    _, days, why = materialised(report(not_bought=missing, missing=gone))
+    tags, days, why = materialised(report(not_bought=missing, missing=gone))
     # Of one day; the other one, and the other teacher, are whole.
     assert set(days) == {("steady", DAY), ("steady", NEXT), ("careful", NEXT)}
-    assert "careful (1 replies; see not_bought)" in why
+    assert (why, tags[UNANSWERED_TAG]) == ("", "careful")
+    _, _, why = materialised(report(not_bought=missing, missing=gone, replies=0))
+    assert why == "no reply came: 1 questions were not answered (lost)"
 
 
 def test_stopped_teachers_are_named_also_where_nothing_was_bought(materialised: Any) -> None:
@@ -371,10 +374,11 @@ def test_a_run_that_goes_on_is_told_every_ten_seconds() -> None:
 
 
 def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource) -> None:
-    key = dg.AssetKey(["teacher_replies", "careful"])
+    key = dg.AssetCheckKey(dg.AssetKey(["teacher_replies", "careful"]), WITHIN_BUDGET)
 
     def result(*, free: bool = False) -> dg.AssetCheckResult:
-        (found,) = budget_results(lake.open(), "", [key], free=free)
+        teachers = TeachersResource(file=str(TEACHERS))
+        (found,) = purchase_results(lake.open(), teachers, [key], free=free)
         return found
 
     def passed() -> bool:
@@ -497,11 +501,9 @@ def test_a_teacher_that_failed_too_often_is_left_out_of_the_night(lake: LakeReso
     )
     write_record(store, origin, made)
     (request,) = list(cast(Any, nightly_replay(context)))
-    assert set(request.asset_selection) == {
-        *(dg.AssetKey(["teacher_replies", teacher.name]) for teacher in others),
-        dg.AssetKey("preference_pairs"),
-        dg.AssetKey("normalized_pairs"),
-    }
+    assert request.asset_selection == [
+        dg.AssetKey(["teacher_replies", teacher.name]) for teacher in others
+    ]
 
 
 def test_pairs_that_a_paid_judge_decides_are_not_made_at_night(

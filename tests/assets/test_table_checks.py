@@ -10,17 +10,18 @@ import pytest
 import yaml
 
 from assets.checks import (
+    AFFORDED,
     BLOCKING,
     WARNING,
     build_reply_checks,
     build_table_checks,
-    replies_cover_states,
+    covered,
     up_to_date,
     yesterday_is_there,
 )
 from assets.definitions import build_defs
 from assets.partitions import DAYS
-from assets.resources import LakeResource, TeachersResource, default_resources
+from assets.resources import LakeResource, default_resources
 from composer_pipeline import TeacherSet, normalize, replay
 from composer_pipeline.lake.provenance import Staleness
 from composer_pipeline.lake.store import Lake
@@ -141,23 +142,29 @@ def test_up_to_date_asks_about_its_own_asset(lake: Lake, monkeypatch: pytest.Mon
     assert run(lake, "trace_states")["up_to_date"].passed
 
 
-def test_a_missing_teacher_warns_on_the_pairs(lake: Lake, tmp_path: Path) -> None:
+def test_a_missing_teacher_is_red_and_says_why(lake: Lake, tmp_path: Path) -> None:
     raw = yaml.safe_load(TEACHERS.read_text())
     raw["teachers"][0]["model"] = "loopback/withdrawn-20261101"
     file = tmp_path / "teachers.yaml"
     file.write_text(yaml.safe_dump(raw))
-    check = cast(Any, replies_cover_states)
-    resources = {"lake": LakeResource(url=str(lake.root))}
-    assert check(**resources, teachers=TeachersResource(file=str(TEACHERS))).passed
+
+    def check(name: str, file: Path = file) -> dg.AssetCheckResult:
+        key = dg.AssetCheckKey(dg.AssetKey(["teacher_replies", name]), "replies_cover_states")
+        return covered(lake, str(file), key)
+
+    assert check("careful", TEACHERS).passed
     with loopback():
         replay(lake, TeacherSet.load(file), max_usd=Decimal(1), days=[DAY])
-    found = check(**resources, teachers=TeachersResource(file=str(file)))
-    assert not found.passed
-    assert found.severity is dg.AssetCheckSeverity.WARN
+    found = check("careful")
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.ERROR)
     states = len(lake.read("states", days=[DAY]))
-    assert found.description == f"{states} replies of careful are missing."
+    assert str(found.description).startswith(f"{states} replies are missing: teacher stopped: ")
+    assert "loopback/withdrawn-20261101 is not in the catalogue" in str(found.description)
     (row,) = cast(Any, found.metadata["days"]).records
     assert (row.data["day"], row.data["nights"]) == (DAY, "1 of 5")
+    assert check("steady").passed
+    assert covered(lake, str(file), AFFORDED).passed  # it was not for want of money
+    assert "none.yaml" in str(check("steady", tmp_path / "none.yaml").description)
 
 
 def test_unusable_replies_warn_above_the_bound(lake: Lake) -> None:

@@ -33,6 +33,7 @@ LARGE = ReplayReport(
         for n in range(2000)
     ],
     next_call_usd=Decimal("0.9"), left_usd=Decimal("0.4875"),
+    exhausted_ceiling_usd=Decimal(42),
 )  # fmt: skip
 
 
@@ -53,7 +54,8 @@ def test_a_large_replay_fits_on_one_screen() -> None:
     assert "2026-12-28 12 11 $0.0300" in text  # the latest days, teachers added up
     assert "+ 330 more" in text
     assert "200 context_length" in text  # one reason, however it ends
-    assert "$0.4875 left, the next call may need $0.9000" in text
+    assert "$41.51 of $42.00 spent; this run's" in text
+    assert "on average, the next could cost up to $0.9, with a lost reply" in text
     assert "composer-pipeline replay --max-usd 42.00 --day 2026-01-01" in text
 
 

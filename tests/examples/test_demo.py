@@ -4,6 +4,12 @@ The model is a small random one, so that the run takes a minute; SmolLM2-135M it
 trained in tests/trainers/trl/test_smollm2.py and by ``make demo``.
 """
 
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +20,8 @@ import yaml
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.training import write_tiny_model
 from examples.demo.profile import demo_settings
-from examples.demo.run import run_demo
+from examples.demo.run import INTERRUPTED, run_demo
+from tests.places import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +101,48 @@ def test_the_second_demo_buys_and_trains_nothing(
     for teacher, row in second["replies"].items():
         assert row["picodollars"] == first["replies"][teacher]["picodollars"]
     assert second["evaluation"] == first["evaluation"]
+
+
+#: The demo with a storage of its own; it prints what the instance holds after the harvest.
+WATCHED = """
+import json, sys
+from pathlib import Path
+from examples.demo import run
+
+run.ROOT, run_job = Path.cwd(), run._run
+
+def told(defs, job, instance, *rest):
+    done = run_job(defs, job, instance, *rest)
+    found = [r for k in instance.get_asset_keys()
+             for r in instance.fetch_materializations(k, limit=9999).records]
+    origin = instance.get_run_by_id(done.run_id).remote_job_origin
+    (by_label,) = instance.get_runs(run.dg.RunsFilter(tags={
+        run.REPOSITORY_LABEL_TAG: "__repository__@composer_pipeline"}))
+    print(json.dumps([len(found), sum(not r.run_id for r in found), origin.job_name,
+                      origin.repository_origin.get_label(), by_label.job_name]), flush=True)
+    return done
+
+run._run = told
+sys.argv = ["demo", "--lake", "lake"]
+run.main()
+"""
+
+
+@pytest.mark.slow
+def test_runs_have_an_origin_and_ctrl_c_ends_them(tmp_path: Path) -> None:
+    """Every materialisation is of a run that the UI's pages of jobs show."""
+    for name in ("dagster.yaml", "workspace.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCHED], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        line = next(line for line in demo.stdout if line.startswith("["))
+        next(line for line in demo.stdout if line.startswith("replay"))
+        os.killpg(demo.pid, signal.SIGINT)  # as the terminal does
+        rest = demo.stdout.read()
+    events, runless, *names = json.loads(line)
+    assert (events > 0, runless) == (True, 0)
+    assert names == ["harvest", "__repository__@composer_pipeline", "harvest"]
+    assert (demo.returncode, len(rest.splitlines())) == (INTERRUPTED, 1), rest

@@ -33,7 +33,7 @@ PARTS = {
     "Data": ("init", "ingest", "status", "sessions", "states", "state", "outcomes"),
     "Money": ("plan", "preview", "replay", "budget"),
     "Preferences": ("pairs", "pair", "label", "statistics", "sufficiency", "compare"),
-    "Dataset": ("normalize", "dataset", "report", "export", "publish"),
+    "Dataset": ("normalize", "dataset", "report", "view", "export", "publish"),
     "Training": ("train", "replicas", "evaluate", "environment"),
     "Maintenance": ("doctor", "verify", "reparse", "forget", "withdraw", "redact"),
 }

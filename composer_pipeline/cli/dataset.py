@@ -1,5 +1,6 @@
 """Commands from pairs to a published dataset: normalize, dataset, report, export, publish."""
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -110,12 +111,12 @@ def view(
     store = open_lake(lake)
     check_port(port)
     root = Settings.from_env().model_copy(update={"lake": store.url}).run_root
-    site = Site(store, root, named_ledger(store, ledger))
-    if bundle is None:
-        serve(site, port, lambda url: err.print(f"{url}  (Ctrl-C ends)", markup=False))
-        return
-    with Bar() as progress:
-        made = write_bundle(site, bundle, progress=progress)
+    with closing(Site(store, root, named_ledger(store, ledger))) as site:
+        if bundle is None:
+            serve(site, port, lambda url: err.print(f"{url}  (Ctrl-C ends)", markup=False))
+            return
+        with Bar() as progress:
+            made = write_bundle(site, bundle, progress=progress)
     show(made.to_dict(), as_json, "view")
 
 

@@ -303,13 +303,13 @@ def _teachers(lake: Lake, days: Iterable[str]) -> Row:
         ],
         "billed": sum(row[5] for row in found),
         "ceiling": _ceiling(lake),
-        "cost_chart": _cost_by_day(lake, days, [row[0] for row in found]),
+        "cost_chart": cost_by_day(lake, days, [row[0] for row in found]),
         "latency_chart": bars(slow) if slow else "",
         "unusable": [[_tag("b", teacher), status, count(n)] for teacher, status, n in unusable],
     }  # fmt: skip
 
 
-def _cost_by_day(lake: Lake, days: Iterable[str], teachers: Sequence[str]) -> str:
+def cost_by_day(lake: Lake, days: Iterable[str], teachers: Sequence[str]) -> str:
     """Return what was billed each day, or each month of many, divided by teacher."""
     found = _query(
         lake, "replies", days,

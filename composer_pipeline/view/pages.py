@@ -25,6 +25,7 @@ from composer_pipeline.maintenance.status import stale_states
 from composer_pipeline.money import to_usd
 from composer_pipeline.preferences.explain import Explainer
 from composer_pipeline.preferences.vote_rows import REASONS
+from composer_pipeline.report.write import cost_by_day
 from composer_pipeline.states.fates import by_horizon
 from composer_pipeline.states.load import ChainPath, WholeSession, failure_chains, whole_sessions
 from composer_pipeline.states.previews import cut
@@ -94,13 +95,13 @@ class SessionPages:
         states = []
         for paths in session.paths.values():
             seen = set[int]()
-            for path in paths:
-                for state in path.states:
-                    states.append({
-                        "state_id": state.state_id,
-                        **self._state(state, chains.get(state.state_id, [])),
-                        **_around(path, state, seen),
-                    })  # fmt: skip
+            ordered = ((state, path) for path in paths for state in path.states)
+            for state, path in sorted(ordered, key=_order):
+                states.append({
+                    "state_id": state.state_id,
+                    **self._state(state, chains.get(state.state_id, [])),
+                    **_around(path, state, seen),
+                })  # fmt: skip
         return {"session_id": session.session_id, "states": states}
 
     def _state(self, state: TraceState, chain: list[dict[str, str]]) -> Page:
@@ -128,6 +129,10 @@ class SessionPages:
             },
         }  # fmt: skip
         return found
+
+
+def _order(of: tuple[TraceState, ChainPath]) -> tuple[int, int, str]:
+    return of[0].turn, of[0].n_messages, of[0].state_id
 
 
 def _around(path: ChainPath, state: TraceState, seen: set[int]) -> Page:
@@ -165,7 +170,9 @@ def money_page(lake: Lake, ledger: str | Path | None) -> Page:
         " GROUP BY ALL ORDER BY day, teacher"
     )
     found = budget_report(ledger) if ledger else {"scopes": []}
+    days, teachers = ({row[at] for row in rows} for at in (0, 1))
     return {
+        "chart": cost_by_day(lake, days, sorted(teachers)) if rows else "",
         "rows": [
             {"day": day, "teacher": teacher, "replies": n, "usd": str(to_usd(int(cost or 0)))}
             for day, teacher, n, cost in rows

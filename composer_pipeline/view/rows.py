@@ -76,19 +76,22 @@ LEFT JOIN (SELECT day, session_id, any_value(first_prompt) AS first_prompt
            FROM sessions WHERE agent_id = '' GROUP BY ALL) t
   ON t.day = s.day AND t.session_id = s.session_id
 """
-#: A message belongs to the first state behind it, and to the state that wrote it.
+#: A message belongs to the first state of its trajectory that saw it.
 _TEXTS = """
 CREATE TABLE texts AS
-WITH own AS (
-  SELECT r.state_id, r.day, unnest(c.messages[
+WITH seen AS (
+  SELECT r.state_id, r.session_id, r.agent_id, r.place, r.day, unnest(c.messages[
     coalesce(lag(r.n_messages) OVER (PARTITION BY r.day, r.chain_id ORDER BY r.n_messages) + 2, 1)
     : r.n_messages + 1]) AS n
   FROM rows r JOIN chains c ON c.day = r.day AND c.chain_id = r.chain_id
+), own AS (
+  SELECT * FROM seen
+  QUALIFY row_number() OVER (PARTITION BY day, session_id, agent_id, n ORDER BY place) = 1
 )
 SELECT own.state_id, lower(m.json) AS text FROM own JOIN messages m ON m.day = own.day
   AND m.n = own.n
-UNION ALL SELECT state_id, lower(action) FROM rows WHERE starts_with(action, '{"text"')
-UNION ALL SELECT state_id, lower(action) FROM replies WHERE action IS NOT NULL
+UNION ALL SELECT state_id, lower(action) FROM rows
+UNION ALL SELECT state_id, lower(action) FROM replies WHERE status = 'ok'
 UNION ALL SELECT state_id, lower(text) FROM hints
 """
 _FOUND = """

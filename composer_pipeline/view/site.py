@@ -70,13 +70,20 @@ class Site:
     def __init__(self, lake: Lake, run_root: Path, ledger: str | Path | None = None) -> None:
         self.lake, self._run_root, self._ledger = lake, run_root, ledger
         self.name = Path(lake.root).name
-        self._lock = threading.RLock()
+        self._lock, self._closed = threading.RLock(), False
         self._looked = float("-inf")
         self._stamp: tuple[str, ...] = ()
         self._rows: Rows | None = None
         self._day: SessionPages | None = None
         self._sessions: OrderedDict[str, Page] = OrderedDict()
         self._report = ""
+
+    def close(self) -> None:
+        """Free the memory; pages that are asked for afterwards are refused."""
+        with self._lock:
+            self._closed = True
+            if self._rows:
+                self._rows.close()
 
     def page(self, name: str, query: Query) -> Any:
         """Return a page by its name.
@@ -121,6 +128,8 @@ class Site:
 
     def rows(self) -> Rows:
         """Return the rows of the lake as it is now."""
+        if self._closed:
+            raise InputError("the viewer has ended")
         now = time.monotonic()
         if self._rows is None or now - self._looked > _EVERY_S:
             stamp = tuple(table_stamp(self.lake, table) for table in TABLES)

@@ -115,7 +115,9 @@ def shown_lake(whole_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def own_lake(shown_lake: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
-    return shutil.copytree(shown_lake, tmp_path / "lake")
+    lake = shutil.copytree(shown_lake, tmp_path / "lake")
+    (lake / "exports.json").unlink(missing_ok=True)  # names the bundle of the lake it was
+    return lake
 
 
 @pytest.fixture(scope="session")

@@ -111,16 +111,15 @@ async function matching(params) {
 }
 
 let texts;
-async function allTexts() {
-  if (!texts) {
-    const { files } = await file("rows");
-    texts = new Map();
-    for (const name of Object.values(files)) {
-      const session = await file(name).catch(() => ({ states: [] }));
-      for (const each of session.states) texts.set(each.state_id, textOf(each));
-    }
+const allTexts = () => (texts ??= readTexts());
+async function readTexts() {
+  const { files } = await file("rows");
+  const found = new Map();
+  for (const name of Object.values(files)) {
+    const session = await file(name).catch(() => ({ states: [] })); // forgotten since
+    for (const each of session.states) found.set(each.state_id, textOf(each));
   }
-  return { get: (id) => texts.get(id) ?? "" };
+  return { get: (id) => found.get(id) ?? "" };
 }
 
 function textOf(state) {
@@ -345,7 +344,7 @@ async function session(id, query) {
   const known = new Map(found.states.map((each) => [each.state_id, each]));
   const parts = found.rows.map((row) => {
     const one = known.get(row.state_id);
-    return h("section", { class: `turn ${row.state_id === at ? "here" : ""}`, id: `turn-${row.state_id}`, "aria-label": `turn ${row.turn}` },
+    return h("div", { class: `turn ${row.state_id === at ? "here" : ""}`, id: `turn-${row.state_id}` },
       blocks(one.seen),
       h("div", { class: "block" }, h("div", { class: "who" }, `agent${row.agent ? " " + row.agent : ""}, turn ${row.turn} `),
         h("p", {}, link(`#/state/${row.state_id}`, row.did || "(nothing)", { class: "row" }), " ",
@@ -407,13 +406,14 @@ let turn = 0;
 async function show() {
   const { path, query } = route();
   if (path === "skip") { main.focus(); return; }
-  const [kind, ...rest] = path.split("/");
+  const rest = path.split("/");
+  const kind = path === "state/" ? "states" : rest[0];
   const mine = ++turn;
   try {
     lake ??= await get("lake");
     document.getElementById("name").textContent = lake.name;
     if (!(kind in PAGES)) throw new Error(`the viewer has no page ${path}`);
-    const which = decodeURIComponent(rest.join("/"));
+    const which = decodeURIComponent(rest.slice(1).join("/"));
     const content = await (which ? PAGES[kind](which, query) : PAGES[kind](query));
     if (mine !== turn) return; // another page was asked for meanwhile
     main.replaceChildren(...[content].flat(9).filter(Boolean));

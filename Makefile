@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real proof-gpu proof-monarch proof-verl test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
+  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare figures docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -205,6 +205,9 @@ bench-training-rows: $(STAMP) ## memory of a replica's training rows beside Pyth
 
 compare: $(STAMP) ## the same work with other tools: docs/comparison.md from the recorded results
 	$(BIN)/python benchmarks/compare.py
+
+figures: $(STAMP) ## the charts and drawings of the documents, from the recorded results
+	$(BIN)/python benchmarks/figures.py
 
 docs: $(STAMP) ## the documents as a site, below build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -44,6 +44,8 @@ class Job:
     work: str
     command: str
     figures: tuple[Figure, ...]
+    #: Its chart, which ``figures.py`` draws.
+    picture: str = ""
 
 
 def _traces(tool: str, row: str, note: str = "") -> Figure:
@@ -91,6 +93,7 @@ JOBS = (
                 "validated trajectories in memory; the same separate run",
             ),
         ),
+        picture="compare-traces",
     ),
     Job(
         "Traces",
@@ -156,6 +159,7 @@ JOBS = (
                 "3 false matches of actions that change something",
             ),
         ),
+        picture="compare-preferences",
     ),
     Job(
         "Normalise",
@@ -169,6 +173,7 @@ JOBS = (
             Figure("DuckDB", "normalize.md", rf"one thread \| {NUMBER}", "the rules in SQL"),
             Figure("data-juicer 1.6.1", "normalize.md", rf"np 1 \| {NUMBER}", "its best setting"),
         ),
+        picture="compare-normalise",
     ),
     Job(
         "Redaction",
@@ -316,6 +321,8 @@ def page() -> str:
         parts.append(f"## {job.stage}: {job.work}\n")
         if job.command:
             parts.append(f"`{job.command}`\n")
+        if job.picture:
+            parts.append(f"![{job.stage}: {job.work.replace('`', '')}](images/{job.picture}.svg)\n")
         parts.append("| tool | figure | |\n|---|---|---|")
         parts += [f"| {f.tool} | {f.value()} | {f.note} |" for f in job.figures]
         parts[-1] += "\n"

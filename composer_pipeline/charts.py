@@ -6,6 +6,7 @@ are those of a light ground; a style in the image changes them where the reader 
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from math import ceil, floor, log10
 from types import MappingProxyType
 from xml.sax.saxutils import escape
@@ -99,7 +100,8 @@ def lines(
     every = [point for points in (*kept.values(), *thin.values()) for point in points] or [(0, 0)]
     xs, ys = [x for x, _ in every], [y for _, y in every]
     rows, columns = ticks(ys, height // 45), ticks(xs, width // 70)
-    colours = [colour or QUANTITIES.get(name, _SERIES[at % 8]) for at, name in enumerate(kept)]
+    free = cycle(ink for ink in _SERIES if ink not in map(QUANTITIES.get, kept))
+    colours = [colour or QUANTITIES.get(name) or next(free) for name in kept]
     legend = [*zip(kept, colours, strict=True), *([(unit, "")] if unit else [])]
     parts, top = _legend(legend, width)
     left = 8 + _CHAR * max(len(label) for label in rows.values())

@@ -10,18 +10,23 @@ from types import ModuleType
 import pytest
 import yaml
 
+from composer_pipeline.actions import Action
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.actions.levels import ActionContext, level
 from tests.places import ROOT
 
 
-@pytest.fixture(scope="module")
-def compare() -> ModuleType:
-    """The script that writes the comparison; scripts are no package."""
-    spec = importlib.util.spec_from_file_location("compare", ROOT / "benchmarks" / "compare.py")
+def _script(name: str) -> ModuleType:
+    """Return a script of benchmarks/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["compare"] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+compare, figures = _script("compare"), _script("figures")
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -50,13 +55,29 @@ def _navigation() -> list[dict[str, str]]:
     return entries
 
 
-def test_the_comparison_is_the_recorded_one(compare: ModuleType) -> None:
+def test_the_comparison_is_the_recorded_one() -> None:
     assert (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8") == compare.page()
 
 
-def test_a_figure_that_was_not_recorded_is_named(
-    compare: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", [*figures.pictures()])
+def test_a_picture_of_the_documents_is_the_recorded_one(name: str) -> None:
+    """What draws them again is ``make figures``."""
+    image = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
+    assert image == figures.pictures()[name] + "\n"
+    assert any(f"](images/{name})" in page.read_text() for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_drawn_levels_of_agreement_are_those_of_the_code() -> None:
+    drawn = {name: pair for name, _, _, _, *pair in figures.LEVELS if pair[0]}
+    found = {}
+    for name, pair in drawn.items():
+        one, other = (Action(tool_calls=(call,)) for call in pair)
+        found[name] = level(one, other, ActionContext()).level.name
+    assert found == {name: name for name in drawn}
+    assert [name for name, *_ in figures.LEVELS] == [each.name for each in Level][:-1]
+
+
+def test_a_figure_that_was_not_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = compare.Figure("peer", "replay.md", r"no such row ([\d.]+)")
     job = compare.Job("Replay", "work", "", (figure,))
     monkeypatch.setattr(compare, "JOBS", (job,))
@@ -64,5 +85,5 @@ def test_a_figure_that_was_not_recorded_is_named(
         compare.page()
 
 
-def test_what_was_not_run_says_so(compare: ModuleType) -> None:
+def test_what_was_not_run_says_so() -> None:
     assert compare.Figure("torchft", "", "", "no cluster").value() == "not run"

@@ -14,22 +14,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from composer_pipeline.charts import (
-    AMBER,
-    BLUE,
-    GREEN,
-    GREY,
-    GRID,
-    INK,
-    QUANTITIES,
-    RED,
-    SOFT,
-    curve,
-    path,
-    svg,
-    text,
-    ticks,
-)
+from composer_pipeline import charts
 from composer_pipeline.diloco.inputs import read as read_inputs
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.slots import claims
@@ -329,8 +314,8 @@ TIMELINE, FIGURES = "report/timeline.svg", "report/timeline.json"
 #: Name to (round to value); ``NAME, replica N`` is drawn thin, with the line of ``NAME``.
 Losses = Mapping[str, Mapping[int, float]]
 #: Fill and opacity of a span, colour of a commit's mark.
-_SPANS = {TRAINING: (BLUE, 0.6), WAITING: (GREY, 1.0), DEAD: (INK, 0.85)}
-_FATES = {MERGED: GREEN, REJECTED: RED, LATE: AMBER, MISSING: ""}
+_SPANS = {TRAINING: (charts.BLUE, 0.6), WAITING: (charts.GREY, 1.0), DEAD: (charts.INK, 0.85)}
+_FATES = {MERGED: charts.GREEN, REJECTED: charts.RED, LATE: charts.AMBER, MISSING: ""}
 Scale = Callable[[float], float]
 _ROW, _LEFT, _RIGHT, _TOP, _PANEL = 30, 100, 16, 24, 64
 
@@ -387,7 +372,7 @@ def timeline(run: History, losses: Losses | None = None, *, width: int = 960) ->
         parts += _losses(run.rounds, name, curves, y, scale)
         y += _PANEL
     parts += _foot(span, y, scale)
-    return svg(width, y + 52, parts)
+    return charts.svg(width, y + 52, parts)
 
 
 def _head(run: History, scale: Scale) -> list[str]:
@@ -396,16 +381,16 @@ def _head(run: History, scale: Scale) -> list[str]:
     parts, free = [], 0.0
     for mark in run.rounds:
         x = scale(mark.at)
-        parts.append(path(f"M{x:.1f},{_TOP - 6} V{bottom}", GRID))
+        parts.append(charts.path(f"M{x:.1f},{_TOP - 6} V{bottom}", charts.GRID))
         if x - 4 > free:
-            parts.append(text(x, 12, f"{mark.round}", anchor="middle"))
+            parts.append(charts.text(x, 12, f"{mark.round}", anchor="middle"))
             free = x + 20
-    return [text(0, 12, "round"), *parts]
+    return [charts.text(0, 12, "round"), *parts]
 
 
 def _slot(run: History, slot: int, scale: Scale) -> list[str]:
     y = _TOP + slot * _ROW
-    parts = [text(0, y + 14, f"replica {slot}")]
+    parts = [charts.text(0, y + 14, f"replica {slot}")]
     marks = {mark.round: mark for mark in run.rounds}
     for one in (one for one in run.spans if one.slot == slot):
         mark = marks[one.round]
@@ -435,7 +420,7 @@ def _slot(run: History, slot: int, scale: Scale) -> list[str]:
             x = scale(start)
             label = f"replica {slot}: start {number}"
             parts.append(
-                f'<path class="start" d="M{x:.1f},{y - 3} l-4,-6 h8 z" fill="{INK}">'
+                f'<path class="start" d="M{x:.1f},{y - 3} l-4,-6 h8 z" fill="{charts.INK}">'
                 f"<title>{escape(label)}</title></path>"
             )
     return parts
@@ -445,13 +430,13 @@ def _bytes(rounds: Sequence[RoundMark], y: float, scale: Scale) -> list[str]:
     top = max((mark.bytes for mark in rounds), default=0) or 1
     high = _PANEL - 22
     base = y + 8 + high
-    parts = [text(0, y + 18, "bytes"), text(0, y + 34, _size(top))]
+    parts = [charts.text(0, y + 18, "bytes"), charts.text(0, y + 34, _size(top))]
     for mark in rounds:
         tall = mark.bytes / top * high
         label = f"round {mark.round}: {_size(mark.bytes)}, {mark.tokens:,} tokens"
         parts.append(
             f'<rect class="bytes" x="{scale(mark.at) - 4:.1f}" y="{base - tall:.1f}" width="6"'
-            f' height="{max(tall, 0.5):.1f}" fill="{SOFT}"><title>{label}</title></rect>'
+            f' height="{max(tall, 0.5):.1f}" fill="{charts.SOFT}"><title>{label}</title></rect>'
         )
     return parts
 
@@ -468,7 +453,7 @@ def _losses(
     every = [value for points in known.values() for _, value in points]
     if not every:
         return []
-    marks = ticks(every, 2)
+    marks = charts.ticks(every, 2)
     low, span, high = min(marks), max(marks) - min(marks), _PANEL - 18
 
     def place(when: float, value: float) -> tuple[float, float]:
@@ -477,21 +462,23 @@ def _losses(
     parts = []
     for value, label in marks.items():
         level = place(0, value)[1]
-        parts.append(path(f"M{_LEFT},{level:.1f} H{scale(rounds[-1].at):.1f}", GRID))
+        parts.append(charts.path(f"M{_LEFT},{level:.1f} H{scale(rounds[-1].at):.1f}", charts.GRID))
         if value in (min(marks), max(marks)):
-            parts.append(text(_LEFT - 6, level + 4, label, anchor="end", fill=SOFT))
-    parts.append(text(0, y + 36, name))
+            parts.append(charts.text(_LEFT - 6, level + 4, label, anchor="end", fill=charts.SOFT))
+    parts.append(charts.text(0, y + 36, name))
     for curve_name, points in known.items():
         width = 2.5 if curve_name == name else 1
         placed = [place(*point) for point in points]
-        parts.append(curve(placed, QUANTITIES.get(name, BLUE), curve_name, width))
+        parts.append(
+            charts.curve(placed, charts.QUANTITIES.get(name, charts.BLUE), curve_name, width)
+        )
     return parts
 
 
 def _foot(span: float, y: float, scale: Scale) -> list[str]:
     anchors = {0.0: "start", 0.5: "middle", 1.0: "end"}
     parts = [
-        text(scale(share * span), y + 22, f"{share * span:.0f} s", anchor=anchor)
+        charts.text(scale(share * span), y + 22, f"{share * span:.0f} s", anchor=anchor)
         for share, anchor in anchors.items()
     ]
     legend = [(kind, *paint) for kind, paint in _SPANS.items()]
@@ -503,10 +490,10 @@ def _foot(span: float, y: float, scale: Scale) -> list[str]:
             f'<rect x="{x}" y="{y + 32}" width="12" height="12" fill="{colour}"'
             f' fill-opacity="{opacity}"/>'
         )
-        parts.append(text(x + 17, y + 42, "training, loading" if name == TRAINING else name))
+        parts.append(charts.text(x + 17, y + 42, "training, loading" if name == TRAINING else name))
     x += 92
-    parts.append(f'<path d="M{x + 4},{y + 43} l-4,-8 h8 z" fill="{INK}"/>')
-    return [*parts, text(x + 14, y + 42, "started again")]
+    parts.append(f'<path d="M{x + 4},{y + 43} l-4,-8 h8 z" fill="{charts.INK}"/>')
+    return [*parts, charts.text(x + 14, y + 42, "started again")]
 
 
 def _size(count: int) -> str:

@@ -109,30 +109,22 @@ def write_report(
     """
     path = Path(out).expanduser() if out else default_place(lake)
     if progress:
-        progress("report", 0, 2)
+        progress("report", 0, 1)
     found = _context(lake, run_root)
     text = _rendered(found)
-    if progress:
-        progress("report", 1, 2)
     remember_exports(lake, [path], "--out")
     replace(path, text, f"--out {path}")
     if progress:
-        progress("report", 2, 2)
+        progress("report", 1, 1)
     runs = [run["name"] for run in found["runs"]]
     missing = [*([] if found["measured"] else ["statistics"]), *([] if runs else ["training"])]
     return ReportFile(path, found["build"].id, found["facts"].of("pairs"), runs, missing)
 
 
 def render_report(lake: Lake, *, run_root: str | Path = "", links: str = "") -> str:
-    """Return the report as HTML, as the first page of a site that shows every state.
+    """Return the report as HTML; with ``links``, the first page of a site of every state.
 
-    Args:
-        lake: as in :func:`write_report`.
-        run_root: as in :func:`write_report`.
-        links: what comes before a state's id in the URL of its page; without it nothing is linked.
-
-    Raises:
-        InputError: as in :func:`write_report`.
+    ``links`` comes before a state's id in the URL of its page; the rest is as in `write_report`.
     """
     return _rendered(_context(lake, run_root) | {"links": links})
 
@@ -233,11 +225,9 @@ def _name(lake: Lake, facts: Facts) -> str:
 
 def _verdict(statistics: Statistics) -> Row:
     """Return how many figures are good, to look at and not measured, and those to look at."""
-    found = [
-        (figure, word, str(row["note"]))
-        for (name, figure, word, _), row in statistics.items()
-        if name == "verdict"
-    ]
+    found = [(figure, word, str(row["note"]))
+             for (name, figure, word, _), row in statistics.items()
+             if name == "verdict"]  # fmt: skip
     words = Counter(word for _, word, _ in found)
     order = ("refused", "look", "not measured")
     return {
@@ -333,9 +323,8 @@ def _ceiling(lake: Lake) -> Row | None:
     scope: Row = next((row for row in scopes if row["scope"] == "global"), {})
     if scope.get("ceiling_usd") is None:
         return None
-    ceiling, spent, *held = (
-        float(scope[f"{name}_usd"]) for name in ("ceiling", "spent", "reserved", "unknown")
-    )
+    amounts = ("ceiling", "spent", "reserved", "unknown")
+    ceiling, spent, *held = (float(scope[f"{name}_usd"]) for name in amounts)
     parts = (spent, sum(held), max(0.0, ceiling - spent - sum(held)))
     names = ("spent", "reserved or unknown", "left")
     chart = stacked_shares(names, {"ceiling": parts}, unit=" USD")

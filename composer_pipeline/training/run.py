@@ -719,8 +719,8 @@ def curve_charts(run_dir: Path) -> dict[str, str]:
     means, charts = channel_curves(run_dir), {}
     for name, replicas in replica_curves(run_dir).items():
         thin = {f"replica {slot}": points for slot, points in replicas.items()}
-        few = thin if len(thin) > 1 else {}
-        charts[name] = lines({name: means[name]}, unit="nats", x_unit="step", thin=few)
+        unit = "nats; thin: each replica" if len(thin) > 1 else "nats"
+        charts[name] = lines({name: means[name]}, unit=unit, x_unit="step", thin=thin)
     if held := held_out_curve(run_dir):
         charts["held out"] = lines({"held out": held}, unit="nats", x_unit="round")
     return charts
@@ -735,18 +735,13 @@ def held_out_curve(run_dir: Path) -> Points:
 
 def round_losses(run_dir: Path, inner_steps: int) -> dict[str, dict[int, float]]:
     """Return each channel's mean number by round, its replicas' too, and the held-out loss."""
-    curves = {**channel_curves(run_dir)}
+    curves = channel_curves(run_dir)
     for name, replicas in replica_curves(run_dir).items():
         curves |= {f"{name}, replica {slot}": points for slot, points in replicas.items()}
-    found = {
-        name: {
-            int(round_): value
-            for round_, value in _means(
-                ((int(step) - 1) // inner_steps + 1, value) for step, value in points
-            )
-        }
-        for name, points in curves.items()
-    }
+    found: dict[str, dict[int, float]] = {}
+    for name, points in curves.items():
+        of_rounds = _means(((int(step) - 1) // inner_steps + 1, value) for step, value in points)
+        found[name] = {int(round_): value for round_, value in of_rounds}
     if held := held_out_curve(run_dir):
         found["held out"] = {int(round_): loss for round_, loss in held}
     return found

@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real proof-gpu proof-monarch proof-verl test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare figures docs
+  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-view bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare figures docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -184,6 +184,9 @@ bench-kto-git: $(STAMP) ## KTO on what git says of edits beside SFT on the trace
 
 bench-outcomes: $(STAMP) ## CPU and memory of asking git, beside git log alone (a minute)
 	$(BIN)/python benchmarks/outcomes.py $(BENCH_ARGS)
+
+bench-view: $(STAMP) ## opening, filtering and searching 20,000 states in the viewer, and bundles (four minutes)
+	$(BIN)/python benchmarks/view.py $(BENCH_ARGS)
 
 bench-losses: $(STAMP) ## the divergence kernel beside full logits and TRL's, on a CPU (three minutes)
 	$(BIN)/python benchmarks/losses.py

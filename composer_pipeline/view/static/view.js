@@ -268,15 +268,15 @@ function teacher(each, agent) {
   const level = each.level_to_agent;
   const notes = [
     each.votes ? (each.wins ? badge("in the winning group", "good") : badge(`group ${each.cluster}`)) : badge("no vote", "warn"),
-    badge(`${level.level} to the agent`, ["L0", "L1", "L2"].includes(level.level) ? "" : "bad"),
+    badge(level.level === "none" ? "unlike the agent" : `like the agent at ${level.level}`, ["L0", "L1", "L2"].includes(level.level) ? "" : "bad"),
   ];
   const about = h("p", {}, notes, h("span", { class: "soft" }, `${level.why}. ${each.family}${each.simulated ? ", simulated" : ""}, ${usd(each.cost_usd)}`));
   return answer(each.teacher, each.action, agent, { class: each.wins ? "winner" : "", note: about });
 }
 
 // A call's fields beside the agent's: what the agent's call of the same tool lacks is marked.
-function answer(name, action, agent, { class: kind, note }) {
-  const calls = action.tool_calls.map((call) => {
+function calls(action, agent) {
+  return action.tool_calls.map((call) => {
     const own = agent?.tool_calls.find((other) => other.name === call.name);
     const fields = Object.entries(call.arguments).map(([field, value]) => {
       const text = typeof value === "string" ? value : JSON.stringify(value, null, 1);
@@ -285,8 +285,11 @@ function answer(name, action, agent, { class: kind, note }) {
     });
     return [h("p", { class: agent && !own ? "differs" : null }, h("strong", {}, call.name)), h("dl", {}, fields)];
   });
+}
+
+function answer(name, action, agent, { class: kind, note }) {
   return h("section", { class: `card ${kind}` }, h("h3", {}, name), typeof note === "string" ? h("p", { class: "soft" }, note) : note,
-    action.text ? pre(action.text) : null, calls, action.text || action.tool_calls.length ? null : h("p", { class: "soft" }, "nothing"));
+    action.text ? pre(action.text) : null, calls(action, agent), action.text || action.tool_calls.length ? null : h("p", { class: "soft" }, "nothing"));
 }
 
 const SOURCES = { fixup: "fix-up: the edit with its own later fix", recovery: "recovery: its own later call that worked", hindsight: "hindsight: the edit as it was committed" };
@@ -349,7 +352,8 @@ async function session(id, query) {
       h("div", { class: "block" }, h("div", { class: "who" }, `agent${row.agent ? " " + row.agent : ""}, turn ${row.turn} `),
         h("p", {}, link(`#/state/${row.state_id}`, row.did || "(nothing)", { class: "row" }), " ",
           [...row.made, row.outcome, row.verdict, row.fate].filter(Boolean).map((word) => badge(word, colour(word)))),
-        one.agent.text ? pre(one.agent.text) : null));
+        one.agent.text ? pre(one.agent.text) : null,
+        one.agent.tool_calls.length ? h("details", {}, h("summary", {}, "the whole call"), calls(one.agent)) : null));
   });
   requestAnimationFrame(() => document.getElementById(`turn-${at}`)?.scrollIntoView());
   return [h("h1", {}, first.task || id), h("p", { class: "crumbs" }, `session ${id} · ${first.repository} · ${first.day} · ${found.rows.length} responses`),

@@ -250,7 +250,8 @@ def curve(points: Points, colour: str, name: str, width: float) -> str:
     if len(points) == 1:
         x, y = points[0]
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{width + 1}" fill="{colour}">{title}</circle>'
-    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    shown = [*points[: -1 : max(1, len(points) // WIDTH)], points[-1]]  # a point a pixel will do
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in shown)
     return (
         f'<polyline class="curve" points="{joined}" fill="none" stroke="{colour}"'
         f' stroke-width="{width}">{title}</polyline>'

@@ -57,6 +57,14 @@ def test_a_mean_is_thick_and_its_replicas_are_thin_and_of_its_colour() -> None:
     assert one[2] == two[2] < mean[2]
 
 
+def test_a_long_curve_has_about_a_point_a_pixel_and_its_last() -> None:
+    long = ElementTree.fromstring(lines({"dpo": [(x, float(x)) for x in range(10_000)]}))
+    (line,) = long.findall(f"{SVG}polyline")
+    points = line.attrib["points"].split()
+    assert WIDTH < len(points) < 2 * WIDTH
+    assert float(points[-1].split(",")[0]) == WIDTH - 14
+
+
 @pytest.mark.parametrize(
     ("values", "most", "expected"),
     [

@@ -29,9 +29,9 @@ PUT_IN = {
     "YOUR_MODEL": "model",
     "OWNER/NAME": "practice/pairs --allow-simulated",
     "recipes/train/smollm2-cpu.yaml": "train.yaml",  # half an hour otherwise
+    "replicas RUN": f"replicas $(dirname $(ls -d {LAKE}/runs/*/outer | tail -n 1))",
     "RUN": f"{LAKE}/runs/*",
     "--rounds N": "--rounds 2",
-    "replicas URL": f"replicas $(ls -d {LAKE}/runs/*/outer | tail -n 1)",
 }
 SERVER = "python -m composer_pipeline.testing.openrouter"
 

@@ -54,10 +54,13 @@ def coloured(word: str, rest: str = "") -> Text:
 class Table(_RichTable):
     """A ``rich`` table that cuts nothing; strings, including title and headers, are not markup.
 
-    Columns without room follow below, beside the first column again.
+    Columns without room follow below, beside the first ``keys`` columns again.
     """
 
-    def __init__(self, *headers: Any, title: str | Text | None = None, **options: Any) -> None:
+    def __init__(
+        self, *headers: Any, title: str | Text | None = None, keys: int = 1, **options: Any
+    ) -> None:
+        self.keys = keys
         title = Text(title) if isinstance(title, str) else title
         super().__init__(*headers, title=title, **options)
 
@@ -79,7 +82,7 @@ class Table(_RichTable):
             return Measurement.get(console, options.update(max_width=100_000), thing)
 
         width = options.max_width
-        if self.expand or len(self.columns) < 3 or measure(self).maximum <= width:
+        if self.expand or len(self.columns) < self.keys + 2 or measure(self).maximum <= width:
             yield from super().__rich_console__(console, options)
             return
         least, most = [], []
@@ -87,14 +90,14 @@ class Table(_RichTable):
             found = [measure(cell) for cell in column.cells]
             words = [m.maximum if m.maximum <= SHORT else min(m.minimum, SHORT) for m in found]
             least.append(max(1, measure(column.header).minimum, *words))
-            most.append(max(measure(column.header).maximum, *(m.maximum for m in found)))
-        left, title = list(range(1, len(least))), self.title
+            most.append(max(0, measure(column.header).maximum, *(m.maximum for m in found)))
+        left, title = list(range(self.keys, len(least))), self.title
         while left:
-            widths = {at: least[at] for at in (0, left.pop(0))}
-            while (
-                left
-                and measure(self._part(more := widths | {left[0]: least[left[0]]})).maximum <= width
-            ):
+            widths = {at: least[at] for at in (*range(self.keys), left.pop(0))}
+            while left:
+                more = widths | {left[0]: least[left[0]]}
+                if measure(self._part(more)).maximum > width:
+                    break
                 widths = more
                 left.pop(0)
             room = width - measure(self._part(widths)).maximum

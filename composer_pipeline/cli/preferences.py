@@ -158,7 +158,7 @@ def statistics(
         Console().print(Text(f"{contested_sentence(kept)} Agreement is not correctness."))
     if not verbose:
         return
-    table = Table("statistic", "of", "value", "n")
+    table = Table("statistic", "of", "value", "n", keys=2)
     for row in rows:
         of = " ".join(row[name] for name in ("a", "b", "tool") if row[name])
         value = row["note"] if row["value"] is None else f"{row['value']:.4g}"

@@ -113,9 +113,10 @@ def status(
         show(found.to_dict(), True, "status")
         return
     table = Table(title=f"status of {found.lake}", title_justify="left", show_header=False)
-    table.add_row("days", "{count}  {first} to {last}".format(**found.days).removesuffix("   to "))
-    counts = ", ".join(f"{count:,} {name}" for name, count in found.rows.items())
-    table.add_row("rows", counts.replace("_", " "))
+    days = "{count}, {first} to {last}".format(**found.days)
+    rows = (f"{n:,} {name.replace('_', ' ')}" for name, n in found.rows.items() if n)
+    table.add_row("days", days.removesuffix(",  to "))
+    table.add_row("rows", ", ".join(rows) or "none")
     table.add_row("money", _money(found.usd, settings.max_usd), end_section=True)
     for stage, why in found.stages.items():
         word = {"current": "current", "none": "not yet"}.get(why, "stale")

@@ -95,8 +95,15 @@ def plan(
     if as_json:
         show(report.to_dict(), True, "plan")
         return
-    for table in plan_tables(report):
-        Console().print(table)
+    *tables, notes = plan_tables(report)
+    if report.calls:
+        Console().print(*tables)
+    else:
+        paid = "Every reply is paid for; n" if report.cached else "N"
+        told = f"{paid}othing would be asked ({report.states} states, {report.cached} replies)."
+        Console().print(told, highlight=False)
+    if notes.rows:
+        Console().print(notes)
     for part in curve_view(report, amount):
         Console().print(part)
 
@@ -363,20 +370,8 @@ def budget_lift(
     show({"teacher": teacher, "lifted": lifted}, as_json, "budget lift")
 
 
-def plan_tables(found: "ReplayPlan") -> list[RenderableType]:
-    """Return the tables: strategies, teachers, and what was assumed; a sentence if none is open."""
-    notes = Table("", "", show_header=False, box=None)
-    for name, item in found.by_teacher.items():
-        if item.answered_before:
-            notes.add_row("new calls", _why_new(name, item))
-        for line in [item.stop] if item.stop else item.warnings:
-            notes.add_row("note", line)
-    if not found.calls:
-        paid = "Every reply is paid for; nothing would be asked" if found.cached else (
-            "Nothing would be asked"
-        )  # fmt: skip
-        told = Text(f"{paid} ({found.states} states, {found.cached} replies).")
-        return [told, *([notes] if notes.rows else [])]
+def plan_tables(found: "ReplayPlan") -> list[Table]:
+    """Return the tables: strategies, teachers, and what was assumed."""
     title = f"{found.states} states, {found.calls} calls open, {found.cached} already answered"
     ways = Table("way of asking", "", "calls", "expected", "of naive", title=title)
     ways.title_justify = "left"
@@ -397,12 +392,19 @@ def plan_tables(found: "ReplayPlan") -> list[RenderableType]:
         )  # fmt: skip
 
     agreement = found.agreement
+    notes = Table("", "", show_header=False, box=None)
     on = f"measured on {agreement.states} states" if agreement.source == "measured" else (
         agreement.source
     )  # fmt: skip
-    notes.add_row("agreement", f"p = {agreement.p:g}, q = {agreement.q:g} ({on})")
-    for line in _price_notes(found):
-        notes.add_row("prices", line)
+    if found.calls:
+        notes.add_row("agreement", f"p = {agreement.p:g}, q = {agreement.q:g} ({on})")
+        for line in _price_notes(found):
+            notes.add_row("prices", line)
+    for name, item in found.by_teacher.items():
+        if item.answered_before:
+            notes.add_row("new calls", _why_new(name, item))
+        for line in [item.stop] if item.stop else item.warnings:
+            notes.add_row("note", line)
     return [ways, rows, notes]
 
 

@@ -256,7 +256,7 @@ def show_evaluation(
     """Print an evaluation: rows of ``evaluation.report.table``, and the report as a mapping."""
     from composer_pipeline.evaluation.report import HEAD
 
-    grid = Table(title=f"evaluate: {report['split']}", title_justify="left")
+    grid = Table(title=f"evaluate: {report['split']}", title_justify="left", keys=2)
     for name in HEAD:
         grid.add_column(name, justify="left" if name in HEAD[:2] else "right")
     before = ""

@@ -28,3 +28,5 @@ def test_the_table_says_what_follows():
         "not known whether it is worse on recovery states", "report: runs/x/evaluation",
     ):  # fmt: skip
         assert said in text
+    show_evaluation(Console(file=(narrow := io.StringIO()), width=60), rows, report, "x")
+    assert narrow.getvalue().count("│ easy     │ exact ") == 2, "each part says what its rows are"

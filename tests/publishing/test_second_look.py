@@ -11,6 +11,7 @@ import pytest
 
 from composer_pipeline import ingest
 from composer_pipeline.cli.__main__ import main
+from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import add_withdrawal, digest_of, publications, releases_of
 from composer_pipeline.states.second_look import look_in_background, second_look
@@ -157,6 +158,7 @@ def test_a_purge_forgets_what_the_history_no_longer_holds(lake: Lake, hub: Loopb
     fill(lake, [row(1, "train"), row(2, "train", session_id="taken")], [row(9, "validation")])
     send(lake, hub)
     assert digest_of("taken") in publications(lake)[REPO].sessions
+    assert publications(lake)[REPO].build == build_id(lake) != ""
     add_withdrawal(lake, "session", "taken", ["taken"])
     fill(lake, [row(1, "train")], [row(9, "validation")])
     tag = send(lake, hub).tag

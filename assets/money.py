@@ -10,7 +10,7 @@ from pydantic import Field
 
 from assets.checks import AFFORDED, covered
 from assets.failures import one_sentence
-from assets.pages import OWNERS, explained, records, usd
+from assets.pages import OWNERS, explained, records, usd, view_link
 from assets.partitions import DAYS, PAID, days_of
 from assets.resources import LakeResource, TeachersResource, amount_of
 from composer_pipeline.charts import lines, markdown_image
@@ -43,6 +43,7 @@ def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
         },
         **({} if ceiling is None else {"ceiling_usd": float(ceiling)}),
         "ledger": report["ledger"],
+        "look": view_link("money"),
         **({"scopes": records(rows)} if rows else {}),
         **({"quarantined": str(report["quarantined"])} if report["quarantined"] else {}),
     }

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import dagster as dg
 
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.markdown import fenced
+from composer_pipeline.settings import Settings
 
 #: The most plots of a page.
 MOST = 8
@@ -218,6 +220,7 @@ class TablePage:
         found["path"] = dg.MetadataValue.path(place_of(self._lake, self._table, **keys))
         query = query_of(self._lake, self._table, **keys)
         found["query"] = dg.MetadataValue.md(fenced(query, "sql"))
+        found["look"] = view_link("states", **_SHOWN.get(self._table, {}), **keys)
         # Of a table with splits, the preview shows the split train.
         if rendered := preview(self._lake, self._table, keys or {"split": "train"}):
             found["preview"] = dg.MetadataValue.md(rendered)
@@ -230,6 +233,22 @@ class TablePage:
         from composer_pipeline.states.previews import row_count
 
         return row_count(self._lake, self._table, **self._keys_of(day))
+
+
+#: Table -> the filter of the viewer that shows its rows.
+_SHOWN = {"hints": {"made": "hint"}, "pairs": {"made": "pair"},
+          "normalized_pairs": {"made": "pair"}, "dataset_pairs": {"made": "pair"}}  # fmt: skip
+
+
+def view_url(page: str, **filters: str) -> str:
+    """Return the URL of a page of ``composer-pipeline view``, where ``COMPOSER_VIEW_URL`` says."""
+    asked = f"?{urlencode(filters)}" if filters else ""
+    return f"{Settings.from_env().view_url}/view.html#/{page}{asked}"
+
+
+def view_link(page: str, **filters: str) -> dg.UrlMetadataValue:
+    """Return :func:`view_url` as the link of an asset's page."""
+    return dg.MetadataValue.url(view_url(page, **filters))
 
 
 #: For the assets of ``nightly_harvest``. A night without new sessions materialises nothing, so it
@@ -248,4 +267,5 @@ def record_run(
     context.log.info("; ".join(f"{name} {value}" for name, value in known.items()))
     if context.instance.has_run(context.run_id):
         tags = {f"composer/{name}": value for name, value in known.items() if value}
+        tags["composer/look"] = view_url("money")
         context.instance.add_run_tags(context.run_id, tags)

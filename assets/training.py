@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.failures import one_sentence
-from assets.pages import OWNERS, explained, figures, run_dir_of
+from assets.pages import OWNERS, explained, figures, run_dir_of, view_link
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.charts import markdown_image
 from composer_pipeline.parent import child_of_this
@@ -52,6 +52,7 @@ def trained_model(
             "run_dir": dg.MetadataValue.path(str(result.run_dir)),
             "checkpoint": dg.MetadataValue.path(str(result.checkpoint)),
             "reused": result.reused,
+            "look": view_link("runs"),
             "losses": dg.MetadataValue.md(
                 " ".join(
                     markdown_image(chart, name)
@@ -118,6 +119,7 @@ def model_evaluation(
         metadata={
             "run_dir": dg.MetadataValue.path(str(result.run_dir)),
             "report": dg.MetadataValue.path(str(result.folder / "report.md")),
+            "look": view_link(f"evaluation/{result.run_dir.name}"),
             "differences": dg.MetadataValue.md(
                 "\n\n".join(
                     f"{title}\n\n{markdown_image(drawn, title)}"

@@ -59,6 +59,7 @@ class Settings(BaseModel):
     keep_runs_days: int = 0
     executor: str = "in_process"
     second_scanner: Literal["on", "off"] = "on"
+    view_url: str = "http://127.0.0.1:3070"
     evaluate_per_kind: int = Field(default=0, ge=0)
 
     @property

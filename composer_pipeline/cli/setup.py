@@ -122,9 +122,8 @@ def status(
         word = {"current": "current", "none": "not yet"}.get(why, "stale")
         rest = why if word == "stale" else ", ".join(found.made.get(stage, ()))
         table.add_row(stage, coloured(word, f"  {rest}"), end_section=stage == "publish")
-    table.add_row("next", found.next, end_section=True)
-    if found.next == "nothing is stale":
-        table.add_row("look", "composer-pipeline view")
+    table.add_row("next", found.next)
+    table.add_row("look", "composer-pipeline view", end_section=True)
     if sizes:
         table.add_row("bytes", readable(found.bytes))
     Console().print(table)

@@ -503,12 +503,17 @@ def cut_short(path: Path) -> bool:
 
 
 def connect(
-    bucket: Any, files: Mapping[str, Sequence[str]], empty: Mapping[str, pa.Table]
+    bucket: Any,
+    files: Mapping[str, Sequence[str]],
+    empty: Mapping[str, pa.Table],
+    alike: bool = False,
 ) -> "duckdb.DuckDBPyConnection":
-    """Return an in-memory DuckDB with a view for each table."""
+    """Return an in-memory DuckDB with a view for each table; see :meth:`Lake.duckdb`."""
     import duckdb  # 20 MB that a parse does not need
 
     con = duckdb.connect()
+    # A view is bound, and its files' footers read, when it is made and whenever it is used.
+    con.execute("SET parquet_metadata_cache = true")
     if bucket is not None:
         con.register_filesystem(bucket)
     for name, paths in files.items():
@@ -519,6 +524,6 @@ def connect(
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         con.execute(
             f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}],"
-            " hive_partitioning=true, hive_types_autocast=false, union_by_name=true)"
+            f" hive_partitioning=true, hive_types_autocast=false, union_by_name={not alike})"
         )
     return con

@@ -396,18 +396,22 @@ class Lake:
         protocol = self.fs.protocol
         return f"{protocol if isinstance(protocol, str) else protocol[0]}://"
 
-    def duckdb(self) -> "duckdb.DuckDBPyConnection":
+    def duckdb(self, *, alike: bool = False) -> "duckdb.DuckDBPyConnection":
         """Return an in-memory DuckDB with one view for each table of the lake.
 
         A table without a partition is a view with its columns and no row. Partition
         keys are text columns.
+
+        Args:
+            alike: a query fails where a table's files differ in a column that it names. Without
+                it the column is null there, and every file is opened for every view.
         """
         # Listed once: another process may write a table's first partition meanwhile.
         files = {name: self._files_of(name) for name in TABLES}
         empty = {
             name: plain_table(self.read(name).schema) for name, paths in files.items() if not paths
         }
-        return connect(self.fs if not self.local else None, files, empty)
+        return connect(self.fs if not self.local else None, files, empty, alike)
 
     def _files_of(self, table: str) -> list[str]:
         """Return the paths or patterns of a table's files, as DuckDB reads them."""

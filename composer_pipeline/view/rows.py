@@ -4,19 +4,23 @@ import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
 
 from composer_pipeline.actions import Action
-from composer_pipeline.lake.parquet import querying
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.lake.parquet import column, querying
 from composer_pipeline.lake.schema import DATASETS
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_usd
 from composer_pipeline.states.fates import fates_of
 from composer_pipeline.states.previews import one_line
 from composer_pipeline.states.state import action_of
+
+if TYPE_CHECKING:
+    import duckdb
 
 #: Filter -> its name for people. A row has one value of each, or a list; null is "none".
 FACETS = {
@@ -35,7 +39,6 @@ CREATE TABLE rows AS
 WITH came AS (
   SELECT state_id, if(source = 'teachers', 'pair', source) AS what FROM pairs
   UNION ALL SELECT state_id, 'hint' FROM hints
-  UNION ALL SELECT state_id, 'dropped' FROM drops
 ), made AS (
   SELECT state_id, list_sort(list(DISTINCT what)) AS made FROM came GROUP BY state_id
 ), lost AS (
@@ -45,20 +48,13 @@ WITH came AS (
 ), asked AS (
   SELECT state_id, list_sort(list(DISTINCT teacher)) AS teacher FROM replies
   WHERE status = 'ok' GROUP BY state_id
-), acted AS (
-  SELECT s.state_id, coalesce(s.action, m.json) AS action,
-    coalesce(json_extract_string(s.action, '$.tool_calls[*].name'),
-             json_extract_string(m.json, '$.content[*].name'))[1] AS tool
-  FROM states s
-  LEFT JOIN chains c ON c.day = s.day AND c.chain_id = s.chain_id
-  LEFT JOIN messages m ON s.action IS NULL AND m.day = s.day
-    AND m.n = c.messages[s.n_messages + 1]
 )
 SELECT row_number() OVER (
     ORDER BY s.day DESC, s.session_id, s.agent_id, s.turn, s.n_messages, s.state_id) AS place,
   s.state_id, s.session_id, s.agent_id, s.day, s.turn, s.chain_id, s.n_messages, s.ts, s.model,
-  s.project AS repository, s.error_kind, s.verdict, acted.action, coalesce(acted.tool, 'text')
-    AS tool,
+  s.project AS repository, s.error_kind, s.verdict, coalesce(s.action, m.json) AS action,
+  coalesce(coalesce(json_extract_string(s.action, '$.tool_calls[*].name'),
+                    json_extract_string(m.json, '$.content[*].name'))[1], 'text') AS tool,
   CASE WHEN s.reverted THEN 'taken back' WHEN s.interrupted THEN 'interrupted'
     WHEN s.followed_by_correction THEN 'corrected by the user'
     WHEN s.error_kind IS NOT NULL OR s.followed_by_error THEN 'a call failed'
@@ -66,12 +62,14 @@ SELECT row_number() OVER (
     AS outcome,
   fates.fate, v.reason, nullif(v.tier, 'none') AS tier, v.n_agree, v.n_families,
   v.cost_picodollars AS cost,
-  coalesce(made.made, []) AS made, coalesce(lost.dropped, []) AS dropped, built.split,
-  coalesce(asked.teacher, []) AS teacher, t.first_prompt AS task
+  list_concat(if(dropped IS NULL, [], ['dropped']), made) AS made,
+  coalesce(dropped, []) AS dropped, split, coalesce(teacher, []) AS teacher,
+  t.first_prompt AS task
 FROM states s
-LEFT JOIN acted USING (state_id) LEFT JOIN votes v USING (state_id)
-LEFT JOIN fates USING (state_id) LEFT JOIN made USING (state_id) LEFT JOIN lost USING (state_id)
-LEFT JOIN built USING (state_id) LEFT JOIN asked USING (state_id)
+LEFT JOIN chains c ON c.day = s.day AND c.chain_id = s.chain_id
+LEFT JOIN messages m ON s.action IS NULL AND m.day = s.day AND m.n = c.messages[s.n_messages + 1]
+LEFT JOIN votes v USING (state_id) LEFT JOIN fates USING (state_id) LEFT JOIN made USING (state_id)
+LEFT JOIN lost USING (state_id) LEFT JOIN built USING (state_id) LEFT JOIN asked USING (state_id)
 LEFT JOIN (SELECT day, session_id, any_value(first_prompt) AS first_prompt
            FROM sessions WHERE agent_id = '' GROUP BY ALL) t
   ON t.day = s.day AND t.session_id = s.session_id
@@ -129,17 +127,25 @@ class Rows:
         # What is registered with a connection is not seen by its cursors, so requests take turns.
         self._lock = threading.RLock()
         self._searches: dict[str, int] = {}
-        fates = [(name, fate.fate) for day in lake.days("outcomes")
-                 for name, fate in fates_of(lake, day).items()]  # fmt: skip
-        with querying(lake.url):
-            self._con = lake.duckdb()
-            self._con.register("_fates", pa.table({
-                "state_id": pa.array([name for name, _ in fates], pa.string()),
-                "fate": pa.array([fate for _, fate in fates], pa.string()),
-            }))  # fmt: skip
-            self._con.execute("CREATE TABLE fates AS SELECT * FROM _fates")
-            every = " UNION ALL ".join(f"SELECT state_id, split FROM {name}" for name in DATASETS)
-            self._con.execute(_ROWS.format(datasets=every))
+        found = [fate for day in lake.days("outcomes") for fate in fates_of(lake, day).items()]
+        fates = pa.table({
+            "state_id": column([state_id for state_id, _ in found], pa.string()),
+            "fate": column([fate.fate for _, fate in found], pa.string()),
+        })  # fmt: skip
+        import duckdb
+
+        try:
+            self._con = self._connected(fates, alike=True)
+        except (ComposerError, duckdb.Error):  # of several versions: every file has to be looked at
+            self._con = self._connected(fates, alike=False)
+
+    def _connected(self, fates: pa.Table, *, alike: bool) -> "duckdb.DuckDBPyConnection":
+        datasets = " UNION ALL ".join(f"SELECT state_id, split FROM {name}" for name in DATASETS)
+        with querying(self._lake.url):
+            con = self._lake.duckdb(alike=alike)
+            con.register("fates", fates)
+            con.execute(_ROWS.format(datasets=datasets))
+            return con
 
     def close(self) -> None:
         """Free the memory; no request may come afterwards."""

@@ -11,15 +11,20 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
+from composer_pipeline.teachers.ledger.ledger import ledger_target
 from composer_pipeline.testing.hub.server import LoopbackHub
+from composer_pipeline.view.site import Site
+from composer_pipeline.view.site import serve as serve_site
 from examples.demo.one_server import claim
 from examples.demo.process_group import run_group
 from examples.demo.profile import demo_settings, loopback, to_env
@@ -57,7 +62,27 @@ def serve() -> int:
         chosen["DAGSTER_HOME"] = written.get("DAGSTER_HOME") or str(_home())
         for line in start_lines(chosen):
             print(line, file=sys.stderr)
+        stack.enter_context(_viewer(Settings.from_env(chosen)))
         return _run(port, chosen, lock)
+
+
+@contextmanager
+def _viewer(settings: Settings) -> Iterator[None]:
+    """Serve the lake's viewer, to which asset pages link, for a block; say so if it cannot be."""
+    lake = Lake(settings.lake)
+    ledger = ledger_target(lake, settings.ledger) if settings.ledger or lake.local else None
+    port = urlsplit(settings.view_url).port or 80
+    with closing(Site(lake, settings.run_root, ledger)) as site:
+
+        def run() -> None:
+            try:
+                serve_site(site, port, lambda url: print(f"View      {url}", file=sys.stderr))
+            except InputError as error:
+                print(f"View      not here: {error} (COMPOSER_VIEW_URL)", file=sys.stderr)
+
+        if urlsplit(settings.view_url).hostname in ("127.0.0.1", "localhost"):
+            threading.Thread(target=run, daemon=True).start()
+        yield
 
 
 def _port(text: str) -> int:

@@ -33,6 +33,7 @@ def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
     rows = [
         {name: "none" if value is None else value for name, value in row.items()}
         for row in report["scopes"]
+        if not row["scope"].startswith("run:")  # it is in its backfill's, or its first run's
     ]
     total: dict[str, Any] = next((row for row in report["scopes"] if row["scope"] == "global"), {})
     ceiling = total.get("ceiling_usd")
@@ -206,8 +207,8 @@ def _page(store: Lake, day: str, found: "ReplayPlan") -> dict[str, Any]:
     return {
         "calls": found.calls,
         "cached": found.cached,
-        "expected_usd": float(found.expected_usd),
-        "worst_usd": float(found.worst_usd),
+        "expected_usd": round(float(found.expected_usd), 6),
+        "worst_usd": round(float(found.worst_usd), 6),
         "by_teacher": records(with_bill(store, day, rows)),
         "what_amounts_buy": dg.MetadataValue.md(_curve(found)),
     }

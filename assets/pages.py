@@ -7,7 +7,6 @@ in one table.
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -168,7 +167,7 @@ def table_metadata(table: str) -> dict[str, Any]:
 
 def usd(picodollars: int) -> float:
     """Return picodollars as USD for a plot; exact amounts stay integers in the lake."""
-    return float(Decimal(picodollars) / 10**12)
+    return round(picodollars / 10**12, 6)
 
 
 def records(rows: Sequence[Mapping[str, str | int | float | bool | None]]) -> dg.TableMetadataValue:

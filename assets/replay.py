@@ -1,6 +1,5 @@
 """Replay: every teacher answers every state, under one ceiling."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -279,15 +278,14 @@ def _day_numbers(figures: Mapping[str, int | float], life: "Pico | None") -> dic
 
 def _run_numbers(report: "ReplayReport") -> dict[str, Any]:
     """Return the numbers of the whole run, over all of its days."""
-    figures = report.by_teacher.items()
+    figures = report.by_teacher.values()
     left = report.ceiling_usd - report.spent_usd - report.reserved_usd
     if report.left_usd is not None:  # a ceiling of another scope may bind
         left = min(left, report.left_usd)
     return {
-        "calls": sum(found.calls for _, found in figures),
-        "calls_by_teacher": json.dumps({name: found.calls for name, found in figures}),
-        "cached": sum(found.cached for _, found in figures),
-        "unknown": sum(found.unknown for _, found in figures),
+        "calls": sum(found.calls for found in figures),
+        "cached": sum(found.cached for found in figures),
+        "unknown": sum(found.unknown for found in figures),
         "cost_usd": float(report.spent_usd),
         "budget_left_usd": float(left),
         "simulated": report.simulated or None,

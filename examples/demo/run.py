@@ -7,7 +7,6 @@ in the environment the same graph buys real replies.
 
 import _thread
 import argparse
-import json
 import os
 import resource
 import signal
@@ -140,13 +139,14 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
             )
         defs = build_defs(settings)
         days = sorted(session_days([Path(settings.sessions).expanduser()]))
-        calls: dict[str, int] = {}
+        calls = 0
         for first, last in day_ranges(days):
             with _stage(f"harvest {first}..{last}"):
                 _run(defs, "harvest", instance, range_tags(first, last))
             with _stage(f"replay  {first}..{last}"):
                 done = _run(defs, "replay_and_pair", instance, range_tags(first, last))
-                _count_calls(instance, done.run_id, calls)
+                bought = instance.get_run_by_id(done.run_id)
+                calls += int(bought.tags["composer/calls"]) if bought else 0
         with _stage("train   two replicas, then evaluation"):
             trained = _run(defs, "train", instance, {}, SHORT_ANSWERS)
         with _stage("publish the dataset, to a Hub on this machine"):
@@ -239,19 +239,12 @@ def metadata_of(event: dg.AssetMaterialization) -> dict[str, Any]:
     return found
 
 
-def _count_calls(instance: dg.DagsterInstance, run_id: str, calls: dict[str, int]) -> None:
-    """Add a run's calls by teacher, which its tags have."""
-    run = instance.get_run_by_id(run_id)
-    for name, count in json.loads(run.tags["composer/calls_by_teacher"] if run else "{}").items():
-        calls[name] = calls.get(name, 0) + count
-
-
-def _summary(settings: Settings, calls: dict[str, int], metadata: dict[str, Any]) -> dict[str, Any]:
+def _summary(settings: Settings, calls: int, metadata: dict[str, Any]) -> dict[str, Any]:
     with Lake(settings.lake).duckdb() as con:
         return _read_summary(con, calls, metadata)
 
 
-def _read_summary(con: Any, calls: dict[str, int], metadata: dict[str, Any]) -> dict[str, Any]:
+def _read_summary(con: Any, calls: int, metadata: dict[str, Any]) -> dict[str, Any]:
     def rows(sql: str) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = con.execute(sql).fetchall()
         return found
@@ -264,7 +257,6 @@ def _read_summary(con: Any, calls: dict[str, int], metadata: dict[str, Any]) -> 
             "replies": n,
             "ok": ok,
             "picodollars": int(cost or 0),
-            "calls": calls.get(teacher, 0),
         }
         for teacher, n, ok, cost in rows(
             "SELECT teacher, count(*), count(*) FILTER (status = 'ok'), sum(cost_picodollars)"
@@ -278,7 +270,7 @@ def _read_summary(con: Any, calls: dict[str, int], metadata: dict[str, Any]) -> 
         "error_turns": one("SELECT count(*) FROM states WHERE error_kind IS NOT NULL"),
         "redactions": one("SELECT sum(redactions) FROM messages"),
         "replies": replies,
-        "calls": sum(calls.values()),
+        "calls": calls,
         "hints": one("SELECT count(*) FROM hints"),
         "edits": dict(
             rows(
@@ -327,7 +319,7 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
         cost = f"${row['picodollars'] / 1e12:.6f}{label}"
         table.add_row(
             f"replies {name}",
-            f"{row['ok']} usable of {row['replies']}, {row['calls']} calls now, {cost}",
+            f"{row['ok']} usable of {row['replies']}, {cost}",
         )
     table.add_row("calls this time", str(summary["calls"]))
     table.add_row(

@@ -1,7 +1,6 @@
 """The arguments that each asset passes to its stage, and what a run reports; runs no stage."""
 
 import importlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -287,7 +286,7 @@ def test_a_replay_tells_each_day_and_the_run(
     assert why == ""
     # The run's numbers are told once, of all teachers, and stand on no day.
     assert (told["cached"], told["unknown"], told["budget_left_usd"]) == (4, 2, 0.25)
-    assert json.loads(told["calls_by_teacher"]).keys() == {"careful", "steady"}
+    assert told["calls"] == 6
     assert not [name for metadata in days.values() for name in metadata if "cached" in name]
     first, second = days["careful", DAY], days["careful", NEXT]
     assert [m["dagster/partition_row_count"] for m in (first, second)] == [2, 1]

@@ -1,4 +1,7 @@
-"""Two backfills, started in a real browser, run at once against one ceiling and stop at it."""
+"""Two backfills, started in a real browser, run at once against one ceiling and stop at it.
+
+One teacher of four is not in the catalogue.
+"""
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -18,6 +21,7 @@ from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.samples import answers, sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.waiting import wait_until
+from tests.ui.lineage_facts import NODES, states
 
 pytestmark = pytest.mark.ui
 
@@ -55,6 +59,18 @@ def _spent(lake: Lake) -> tuple[int, int, int]:
     return status.spent, status.reserved, status.unknown
 
 
+def _red(dagster: Any) -> set[str]:
+    found = states(dagster.graphql(NODES))
+    return {asset for asset, colour in found.items() if colour == "red"}
+
+
+def _open_check(dagster: Any, page: Any, asset: str, check: str) -> None:
+    """Click a box of the lineage, and one of its checks in the panel beside it."""
+    page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/replay/lineage")
+    page.get_by_text(asset, exact=True).first.click()
+    page.get_by_role("link", name=check).click()
+
+
 def test_two_backfills_stop_at_one_ceiling(
     start_dagster: Callable[..., Any],
     lake: Lake,
@@ -69,6 +85,8 @@ def test_two_backfills_stop_at_one_ceiling(
         ledger.do(operations.set_ceiling("global", ceiling))
     teachers = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
     teachers["limits"]["read_timeout_s"] = 3000
+    teachers["teachers"][1]["model"] = "loopback/gone-20261101"
+    assert teachers["teachers"][1]["name"] == "steady"
     (tmp_path / "teachers.yaml").write_text(yaml.safe_dump(teachers))
     dagster = start_dagster(COMPOSER_TEACHERS=str(tmp_path / "teachers.yaml"))
 
@@ -98,9 +116,12 @@ def test_two_backfills_stop_at_one_ceiling(
     assert (reserved, unknown) == (0, 0)
     assert spent == server.billed <= int(ceiling * PICO)
 
-    # The run says what ended it; in the list of runs its tags do.
-    page.goto(f"{dagster.url}/runs/{runs[0]['runId']}")
-    expect(page.get_by_text("Ceiling reached in global").first).to_be_visible()
+    # One box is red, and says why; a ceiling is a warning.
+    assert _red(dagster) == {"teacher_replies/steady"}
+    _open_check(dagster, page, "steady", "replies_cover_states")
+    expect(page.get_by_text("loopback/gone-20261101 is not in the catalogue").first).to_be_visible()
+    _open_check(dagster, page, "budget", "ceiling_not_reached")
+    expect(page.get_by_text("Stopped at the ceiling of global").first).to_be_visible()
 
     with Ledger(ledger_target(lake)) as ledger:
         ledger.do(operations.set_ceiling("global", Decimal(5)))
@@ -112,4 +133,5 @@ def test_two_backfills_stop_at_one_ceiling(
     assert len({bill.digest for bill in server.bills}) == len(server.bills) > bought
     rows = lake.rows("replies")
     assert {row["status"] for row in rows} <= {"ok", "unusable"}
-    assert len(rows) == 4 * lake.read("states").num_rows
+    assert _red(dagster) == {"teacher_replies/steady"}
+    assert len(rows) == 3 * lake.read("states").num_rows

@@ -193,7 +193,7 @@ def test_a_person_who_only_clicks(dagster: DagsterDev, page: Any, tmp_path: Path
     stopped = person.run_job("replay_and_pair")
     page.goto(f"{dagster.url}/runs/{_at_the_ceiling(dagster, stopped)}")
     page.get_by_text("replay", exact=True).first.click()  # its bar: the events of this step alone
-    page.get_by_text("Ceiling reached in global").first.scroll_into_view_if_needed()
+    page.get_by_text("Stopped at the ceiling of global").first.scroll_into_view_if_needed()
     person.picture("reached")
     assert "grey" in _states(dagster).values()
 

@@ -98,7 +98,6 @@ def status(
         sizes: also list the bytes of each table.
     """
     from composer_pipeline.maintenance.status import status as run
-    from composer_pipeline.survival.stage import read_repositories
 
     settings, store = Settings.from_env(), open_lake(lake)
     found = run(
@@ -107,7 +106,6 @@ def status(
         run_root=settings.model_copy(update={"lake": store.url}).run_root,
         # A default folder need not be where this lake's sessions are from.
         sessions=[settings.sessions] if "sessions" in settings.model_fields_set else (),
-        repositories=read_repositories(settings.repositories),
     )
     if as_json:
         show(found.to_dict(), True, "status")

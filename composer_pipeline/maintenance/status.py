@@ -1,7 +1,7 @@
 """What a lake holds and what it cost, which stages are stale, and what comes next."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -61,16 +61,16 @@ def status(
     ledger: str | Path | None = None,
     run_root: str | Path = "",
     sessions: Iterable[Path | str] = (),
-    repositories: Sequence[str] = (),
 ) -> StatusReport:
     """Return what a lake holds, what of it is stale, and what comes next.
+
+    Whether the repositories that ``outcomes`` looked at have new commits is not asked.
 
     Args:
         lake: is only read.
         ledger: has the amounts; without one they are left out.
         run_root: folder of training runs. By default the lake's ``runs``.
         sessions: session files and folders that new days may come from; without any, none are new.
-        repositories: folders that ``outcomes`` looks in besides the sessions' own.
     """
     sizes: dict[str, int] = defaultdict(int)
     for path, about in lake.fs.find(lake.root, detail=True).items():
@@ -80,7 +80,7 @@ def status(
     days = lake.days("sessions")
     rows, sources, parsed = lake.select(_COUNTS)[0], list(sessions), stale_states(lake)
     later, made = _of_build(lake, run_root)
-    stages = _stages(lake, parsed, sources, repositories) | later
+    stages = _stages(lake, parsed, sources) | later
     source = " ".join(map(str, sources)) or "~/.claude/projects"
     return StatusReport(
         lake.url,
@@ -110,9 +110,7 @@ def _money(ledger: str | Path | None) -> dict[str, str]:
     return {"spent": "0"}
 
 
-def _stages(
-    lake: Lake, parsed: StaleDays, sources: list[Path | str], repositories: Sequence[str]
-) -> dict[str, str]:
+def _stages(lake: Lake, parsed: StaleDays, sources: list[Path | str]) -> dict[str, str]:
     """Return stage -> ``current``, ``none`` or the first reason, whichever recipe was used."""
     redacted = {day: why for day, why in parsed.items() if why is _OTHER_RULES}
     normalized = (normalized_derivation(day, "") for day in lake.days("pairs"))
@@ -129,10 +127,10 @@ def _stages(
             "normalized_pairs", stale_days(lake, "normalized_pairs", normalized, ignore=("recipe",))
         ),
     }  # fmt: skip
-    if lake.days("outcomes"):  # git is asked
+    if lake.days("outcomes"):
         from composer_pipeline.survival.stage import stale_outcomes
 
-        stale["outcomes"] = "outcomes", stale_outcomes(lake, repositories=repositories)
+        stale["outcomes"] = "outcomes", stale_outcomes(lake, ignore=("git",))
     found = {
         stage: "none" if not lake.days(table) else _first_reason(days)
         for stage, (table, days) in stale.items()
@@ -165,11 +163,8 @@ def _unanswered(lake: Lake) -> StaleDays:
 
 def _of_build(lake: Lake, run_root: str | Path) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Return the stages that follow the dataset, and what this build of it has of each."""
-    place, build, published = (
-        Path(lake.root if lake.local else "."),
-        build_id(lake),
-        publications(lake),
-    )
+    place, build = Path(lake.root if lake.local else "."), build_id(lake)
+    published = publications(lake)
     root, page = Path(run_root or place / "runs"), place / "reports" / f"dataset-{build}.html"
     runs, trained, evaluated = set[Path](), list[Path](), list[Path]()
     if root.is_dir():
@@ -188,7 +183,7 @@ def _of_build(lake: Lake, run_root: str | Path) -> tuple[dict[str, str], dict[st
         "report": [str(page)] if page.is_file() else [],
         "publish": [repo for repo, one in published.items() if one.build == build != ""],
     }
-    other = "of another version of the dataset"
+    other = "of another version of the dataset, or of an unknown one"
     found = {
         stage: "current" if made[stage] else other if any(those) else "none"
         for stage, those in ever.items()

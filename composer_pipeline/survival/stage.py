@@ -206,13 +206,17 @@ def _refs(repository: str) -> str:
 
 
 def stale_outcomes(
-    lake: Lake, *, repositories: Sequence[str] = (), now: datetime | None = None
+    lake: Lake,
+    *,
+    repositories: Sequence[str] = (),
+    now: datetime | None = None,
+    ignore: Sequence[str] = (),
 ) -> StaleDays:
     """Return the days to look at again: young ones whose repositories changed, and new ones."""
     find_repository.cache_clear()  # this process may have asked before
     moment = now or datetime.now(UTC)
     every = outcome_derivations(lake, repositories, moment, lake.days("states"))
-    return stale_days(lake, "outcomes", every, absent="not asked yet")
+    return stale_days(lake, "outcomes", every, ignore=ignore, absent="not asked yet")
 
 
 def _folders(lake: Lake, day: str) -> set[str]:

@@ -20,7 +20,9 @@ from composer_pipeline.maintenance.status import status
 from composer_pipeline.normalization.stage import normalized_derivation
 from composer_pipeline.report.write import default_place
 from composer_pipeline.settings import load_env_file, with_values
+from composer_pipeline.survival.stage import evaluate_outcomes
 from composer_pipeline.testing.samples import sample_sessions_dir
+from composer_pipeline.versions import OUTCOMES_VERSION
 from tests.fixtures.whole_lake import DAY
 from tests.report.test_report import train_on
 
@@ -141,7 +143,7 @@ def test_after_the_dataset_next_is_what_this_version_of_it_lacks(
     assert status(lake).stages["report"] == "older than run demo-1"
     lake.put_bytes(Lake.BUILD, b'{"id": "later"}')
     stages = status(lake).stages
-    other = "of another version of the dataset"
+    other = "of another version of the dataset, or of an unknown one"
     assert [stages[name] for name in ("report", "publish")] == [other, other]
     (run_dir / "composer.json").write_text("{}")
     assert status(lake).stages["train"] == other
@@ -162,8 +164,19 @@ def test_status_tells_days_to_ingest_and_days_that_lack_replies(
     shutil.copytree(whole_lake, tmp_path / "lake", copy_function=shutil.copy2)
     place = tmp_path / "lake/made/replies/teacher=flaky" / f"day={DAY}.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {"missing": 2, "why": "away"}))
-    said = status(Lake(tmp_path / "lake"))
+    lake = Lake(tmp_path / "lake")
+    said = status(lake)
     assert said.stages["replies"].startswith(f"{DAY}: 2 replies of flaky are missing (away)")
+    evaluate_outcomes(lake)
+    for setting, ends in (
+        ("git", "current"),
+        ("outcomes", f"outcomes other -> {OUTCOMES_VERSION}"),
+    ):
+        place = tmp_path / "lake/made/outcomes" / f"day={DAY}.json"
+        record = json.loads(place.read_text())
+        record["settings"][setting] = "other"
+        place.write_text(json.dumps(record))
+        assert status(lake).stages["outcomes"].endswith(ends)
 
 
 def test_status_of_days_that_other_rules_redacted(

@@ -106,14 +106,17 @@ def view(
         port: port of 127.0.0.1 to listen on; 0 is any free one.
         bundle: write the site to this folder instead, to send; it opens without a server.
     """
-    from composer_pipeline.view.site import Site, serve, write_bundle
+    from composer_pipeline.view.site import Site, server_of, write_bundle
 
     store = open_lake(lake)
     check_port(port)
     root = Settings.from_env().model_copy(update={"lake": store.url}).run_root
     with closing(Site(store, root, named_ledger(store, ledger))) as site:
         if bundle is None:
-            serve(site, port, lambda url: err.print(f"{url}  (Ctrl-C ends)", markup=False))
+            with server_of(site, port) as server:
+                at = f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends)"
+                err.print(at, markup=False, highlight=False, soft_wrap=True)
+                server.serve_forever()
             return
         with Bar() as progress:
             made = write_bundle(site, bundle, progress=progress)

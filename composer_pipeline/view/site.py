@@ -204,27 +204,18 @@ class Site:
         return {"position": position, "around": around}
 
 
-def serve(site: Site, port: int, started: Callable[[str], None]) -> None:
-    """Serve a site on the loopback interface until interrupted.
-
-    Args:
-        site: the pages.
-        port: of 127.0.0.1; 0 is any free one.
-        started: called with the URL.
+def server_of(site: Site, port: int) -> ThreadingHTTPServer:
+    """Return a server that listens on 127.0.0.1; 0 is any free port.
 
     Raises:
         InputError: the port is not free.
     """
-    handler = functools.partial(_Handler, site)
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        return ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Handler, site))
     except OSError as error:
         raise InputError(
             f"cannot listen on 127.0.0.1:{port} ({error.strerror}); choose another --port"
         ) from error
-    with server:
-        started(f"http://127.0.0.1:{server.server_port}/")
-        server.serve_forever()
 
 
 class _Handler(BaseHTTPRequestHandler):

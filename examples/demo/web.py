@@ -23,8 +23,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.ledger.ledger import ledger_target
 from composer_pipeline.testing.hub.server import LoopbackHub
-from composer_pipeline.view.site import Site
-from composer_pipeline.view.site import serve as serve_site
+from composer_pipeline.view.site import Site, server_of
 from examples.demo.one_server import claim
 from examples.demo.process_group import run_group
 from examples.demo.profile import demo_settings, loopback, to_env
@@ -62,7 +61,9 @@ def serve() -> int:
         chosen["DAGSTER_HOME"] = written.get("DAGSTER_HOME") or str(_home())
         for line in start_lines(chosen):
             print(line, file=sys.stderr)
-        stack.enter_context(_viewer(Settings.from_env(chosen)))
+        settings = Settings.from_env(chosen)
+        if urlsplit(settings.view_url).hostname in ("127.0.0.1", "localhost"):
+            stack.enter_context(_viewer(settings))
         return _run(port, chosen, lock)
 
 
@@ -71,18 +72,23 @@ def _viewer(settings: Settings) -> Iterator[None]:
     """Serve the lake's viewer, to which asset pages link, for a block; say so if it cannot be."""
     lake = Lake(settings.lake)
     ledger = ledger_target(lake, settings.ledger) if settings.ledger or lake.local else None
-    port = urlsplit(settings.view_url).port or 80
+    at = urlsplit(settings.view_url)
     with closing(Site(lake, settings.run_root, ledger)) as site:
-
-        def run() -> None:
-            try:
-                serve_site(site, port, lambda url: print(f"View      {url}", file=sys.stderr))
-            except InputError as error:
-                print(f"View      not here: {error} (COMPOSER_VIEW_URL)", file=sys.stderr)
-
-        if urlsplit(settings.view_url).hostname in ("127.0.0.1", "localhost"):
-            threading.Thread(target=run, daemon=True).start()
-        yield
+        try:
+            server = server_of(site, at.port or 80)
+        except InputError as error:
+            print(f"View      not here: {error} (COMPOSER_VIEW_URL)", file=sys.stderr)
+            yield
+            return
+        print(f"View      http://127.0.0.1:{server.server_port}/", file=sys.stderr)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
 
 
 def _port(text: str) -> int:

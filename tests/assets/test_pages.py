@@ -58,6 +58,7 @@ def test_a_page_shows_rows_and_a_query_that_runs(lake: Lake) -> None:
     assert Path(found["path"].value).is_file()
     query = found["query"].value.split("```")[1].removeprefix("sql\n")
     assert len(duckdb.connect().execute(query).fetchall()) == 1
+    assert found["look"].url == f"http://127.0.0.1:3070/view.html#/states?day={DAY}"
     assert found["sessions"] == 1
     assert "chains" not in found
     assert [row.data for row in found["other_numbers"].records] == [
@@ -101,7 +102,8 @@ def test_numbers_of_a_run_are_its_tags() -> None:
         run = instance.get_run_by_id(job.execute_in_process(instance=instance).run_id)
     assert run is not None
     told = {name: value for name, value in run.tags.items() if name.startswith("composer/")}
-    assert told == {"composer/calls": "0", "composer/cost_usd": "0.25"}
+    look = "http://127.0.0.1:3070/view.html#/money"
+    assert told == {"composer/calls": "0", "composer/cost_usd": "0.25", "composer/look": look}
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

@@ -1,11 +1,13 @@
 """``make dev`` prints where things are, accepts one server only, and ends on a signal."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
@@ -222,16 +224,23 @@ def test_one_line_each_and_nothing_of_other_projects(port: int, tmp_path: Path) 
     for name in ("dagster.yaml", "workspace.yaml"):
         (folder / name).symlink_to(ROOT / name)
     start = f"from examples.demo import web; web.ROOT = web.Path({str(folder)!r}); web.main()"
-    env = {**os.environ, "PORT": str(port), "DAGSTER_HOME": str(foreign), "PYTHONPATH": str(ROOT)}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        view = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    env = {**os.environ, "PORT": str(port), "DAGSTER_HOME": str(foreign), "PYTHONPATH": str(ROOT),
+           "COMPOSER_VIEW_URL": view}  # fmt: skip
     with text.open("wb") as log:
         process = subprocess.Popen([sys.executable, "-c", start], env=env, stdout=log, stderr=log)
     wait_until(lambda: "UI   " in text.read_text() or process.poll() is not None, "the UI answers")
+    with urllib.request.urlopen(f"{view}/api/rows", timeout=60) as answer:
+        assert "total" in json.load(answer)  # asset pages link to it
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 0, text.read_text()
     said = text.read_text()
-    assert [line.split()[0] for line in said.splitlines()] == [
+    assert [line.split()[0] for line in said.splitlines() if "View" not in line] == [
         "lake", "teachers", "ledger", "ceiling", "Hub", "UI",
     ], said  # fmt: skip
+    assert f"View      {view}/" in said
     assert list(foreign.iterdir()) == []
     assert (folder / ".dagster" / "storage" / "history" / "runs.db").exists()
     with claim(folder / ".dagster", port):

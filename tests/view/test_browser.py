@@ -27,9 +27,13 @@ class Tab:
         )
         self.page, self.base, self.faults = self.context.new_page(), base, list[str]()
         self.page.set_default_timeout(60_000)
-        self.page.on("console", lambda m: m.type == "error" and self.faults.append(m.text))
+        self.page.on("console", self._printed)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", lambda asked: self._asked(asked.url))
+
+    def _printed(self, message: Any) -> None:
+        if message.type == "error":
+            self.faults.append(message.text)
 
     def _asked(self, url: str) -> None:
         if not url.startswith((self.base, "data:")):

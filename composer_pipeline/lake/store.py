@@ -8,6 +8,7 @@ import glob
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -386,7 +387,7 @@ class Lake:
         self, sql: str, parameters: Sequence[Any]
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         # A connection that is still open when Python ends makes duckdb report leaks.
-        with querying(self.url), self.duckdb() as con:
+        with querying(self.url), self.duckdb(named=sql) as con:
             found = con.execute(sql, list(parameters))
             return [column[0] for column in found.description or ()], found.fetchall()
 
@@ -396,18 +397,20 @@ class Lake:
         protocol = self.fs.protocol
         return f"{protocol if isinstance(protocol, str) else protocol[0]}://"
 
-    def duckdb(self, *, alike: bool = False) -> "duckdb.DuckDBPyConnection":
+    def duckdb(self, *, named: str = "", alike: bool = False) -> "duckdb.DuckDBPyConnection":
         """Return an in-memory DuckDB with one view for each table of the lake.
 
         A table without a partition is a view with its columns and no row. Partition
         keys are text columns.
 
         Args:
+            named: SQL; only the tables that it names get a view, which opens every file of a table.
             alike: a query fails where a table's files differ in a column that it names. Without
-                it the column is null there, and every file is opened for every view.
+                it the column is null there.
         """
         # Listed once: another process may write a table's first partition meanwhile.
-        files = {name: self._files_of(name) for name in TABLES}
+        words = set(re.findall(r"\w+", named)) or TABLES.keys()
+        files = {name: self._files_of(name) for name in TABLES if name in words}
         empty = {
             name: plain_table(self.read(name).schema) for name, paths in files.items() if not paths
         }

@@ -3,7 +3,7 @@
 Server and bundle give the same pages.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,10 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import FOLDER, RESULTS, TRAINED
 from composer_pipeline.evaluation.results import (
     BASE,
-    MEASURES,
     StateResult,
     measures_of,
     read_results,
 )
-from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.status import stale_states
 from composer_pipeline.money import to_usd
@@ -42,7 +40,7 @@ from composer_pipeline.training.run import (
     finished,
     held_out_curve,
 )
-from composer_pipeline.view.rows import FACETS, Rows
+from composer_pipeline.view.rows import FACETS
 
 #: Characters of a text that are shown.
 MOST = 12_000
@@ -53,23 +51,17 @@ _LINES = 4_000
 Page = dict[str, Any]
 
 
-def lake_page(lake: Lake, rows: Rows, name: str) -> Page:
-    """Return what the lake is, and what a person should know before trusting what is shown."""
-    stale = stale_states(lake)
-    return {
-        "name": name,
-        "version": __version__,
-        "dataset": build_id(lake),
-        "facets": FACETS,
-        "values": rows.facets({}, ""),
-        "reasons": REASONS,
-        "measures": MEASURES,
-        "states": rows.page({}, "", 0, 0)["total"],
-        "stale": [f"{day}: {found.reason}" for day, found in stale.items()],
-    }
+def lake_page(name: str) -> Page:
+    """Return the lake's name, and what the words of the other pages mean."""
+    return {"name": name, "version": __version__, "facets": FACETS, "reasons": REASONS}
 
 
-class SessionPages:
+def stale_page(lake: Lake) -> list[str]:
+    """Return a sentence for each day that another parser or other redaction rules made."""
+    return [f"{day}: {found.reason}" for day, found in stale_states(lake).items()]
+
+
+class DayPages:
     """The sessions of a day with all that is known of their states; tables are read once."""
 
     def __init__(self, lake: Lake, day: str) -> None:
@@ -85,24 +77,22 @@ class SessionPages:
             columns=["state_id", "horizon", "status", "why", "lines", "alive", "how"],
         ))  # fmt: skip
 
-    def pages(self, sessions: Collection[str] | None = None) -> Iterator[Page]:
-        """Yield the page of each session, by id; of all of the day when ``None``."""
-        for session in whole_sessions(self._lake, days=[self.day], sessions=sessions):
-            yield self._page(session)
+    def states(self, session_id: str) -> list[Page]:
+        """Return what is known of each state of a session."""
+        found = whole_sessions(self._lake, days=[self.day], sessions=[session_id])
+        return [state for session in found for state in self._states(session)]
 
-    def _page(self, session: WholeSession) -> Page:
+    def _states(self, session: WholeSession) -> Iterator[Page]:
         chains = failure_chains(self._lake, [state.state_id for state in session.states])
-        states = []
         for paths in session.paths.values():
             seen = set[int]()
             ordered = ((state, path) for path in paths for state in path.states)
             for state, path in sorted(ordered, key=_order):
-                states.append({
+                yield {
                     "state_id": state.state_id,
                     **self._state(state, chains.get(state.state_id, [])),
                     **_around(path, state, seen),
-                })  # fmt: skip
-        return {"session_id": session.session_id, "states": states}
+                }
 
     def _state(self, state: TraceState, chain: list[dict[str, str]]) -> Page:
         explained = [

@@ -141,10 +141,11 @@ class Rows:
 
     def _connected(self, fates: pa.Table, *, alike: bool) -> "duckdb.DuckDBPyConnection":
         datasets = " UNION ALL ".join(f"SELECT state_id, split FROM {name}" for name in DATASETS)
+        sql = _ROWS.format(datasets=datasets)
         with querying(self._lake.url):
-            con = self._lake.duckdb(alike=alike)
+            con = self._lake.duckdb(named=sql, alike=alike)
             con.register("fates", fates)
-            con.execute(_ROWS.format(datasets=datasets))
+            con.execute(sql)
             return con
 
     def close(self) -> None:

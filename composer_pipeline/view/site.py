@@ -27,12 +27,13 @@ from composer_pipeline.redaction.scanning import Findings, Scanner
 from composer_pipeline.report.write import render_report
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.view.pages import (
+    DayPages,
     Page,
-    SessionPages,
     evaluation_page,
     lake_page,
     money_page,
     runs_page,
+    stale_page,
 )
 from composer_pipeline.view.rows import FACETS, PAGE, Rows
 
@@ -74,7 +75,7 @@ class Site:
         self._looked = float("-inf")
         self._stamp: tuple[str, ...] = ()
         self._rows: Rows | None = None
-        self._day: SessionPages | None = None
+        self._day: DayPages | None = None
         self._sessions: OrderedDict[str, Page] = OrderedDict()
         self._report = ""
 
@@ -88,8 +89,9 @@ class Site:
     def page(self, name: str, query: Query) -> Any:
         """Return a page by its name.
 
-        The names are ``lake``, ``rows``, ``facets``, ``sessions``, ``session/ID``, ``state/ID``,
-        ``money``, ``runs`` and ``evaluation/RUN``; ``query`` has filters, ``q`` and ``offset``.
+        The names are ``lake``, ``stale``, ``rows``, ``facets``, ``sessions``, ``session/ID``,
+        ``state/ID``, ``money``, ``runs`` and ``evaluation/RUN``; ``query`` has filters, ``q`` and
+        ``offset``.
 
         Raises:
             InputError: there is no such page; the sentence is for the reader.
@@ -101,7 +103,8 @@ class Site:
             filters = {facet: query[facet] for facet in FACETS if facet in query}
             words = " ".join(query.get("q", ()))
             makers: dict[str, Callable[[], Any]] = {
-                "lake": lambda: lake_page(self.lake, rows, self.name),
+                "lake": lambda: lake_page(self.name),
+                "stale": lambda: stale_page(self.lake),
                 "rows": lambda: self._list(rows, filters, words, query),
                 "facets": lambda: rows.facets(filters, words),
                 "sessions": rows.sessions,
@@ -159,9 +162,8 @@ class Site:
             states: list[Page] = []
             for day in sorted({row["day"] for row in listed}):
                 if self._day is None or self._day.day != day:
-                    self._day = SessionPages(self.lake, day)
-                for page in self._day.pages([session_id]):
-                    states += page["states"]
+                    self._day = DayPages(self.lake, day)
+                states += self._day.states(session_id)
             there = {state["state_id"] for state in states}
             if len(there) < len(listed):  # the lake has changed since the rows were read
                 self._looked = float("-inf")
@@ -354,7 +356,8 @@ def _pages(site: Site, progress: Progress | None) -> Iterator[tuple[str, list[st
     files = {name: f"session-{number}" for number, name in enumerate(names)}
     yield "rows", names, {"rows": listed, "files": files}
     yield "sessions", names, sessions
-    yield "lake", names, site.page("lake", {})
+    yield "lake", [], site.page("lake", {})
+    yield "stale", [], site.page("stale", {})
     yield "money", [], site.page("money", {})
     runs = site.page("runs", {})
     yield "runs", [], runs

@@ -31,7 +31,7 @@ def read(folder: Path) -> dict[str, tuple[list[str], Any]]:
 def test_it_holds_what_the_server_answers(bundle: Path, viewer: Viewer) -> None:
     pages = read(bundle)
     assert pages["rows"][1]["rows"] == viewer.rows()
-    for name in ("lake", "sessions", "money", "runs"):
+    for name in ("lake", "stale", "sessions", "money", "runs"):
         assert pages[name][1] == viewer.page(name)
     assert pages["evaluation-run-one"][1] == viewer.page("evaluation/run-one")
     for session, name in pages["rows"][1]["files"].items():
@@ -72,7 +72,7 @@ def test_what_is_forgotten_leaves_the_bundle(own_lake: Path, tmp_path: Path) -> 
     assert {path.name for path in exports(lake)} >= {"rows.js", "index.html"}
     forget(lake, session=gone)
     names = {path.name for path in (folder / "data").iterdir()}
-    assert not {f"{files[gone]}.js", "rows.js", "sessions.js", "lake.js"} & names
+    assert not {f"{files[gone]}.js", "rows.js", "sessions.js"} & names
     assert f"{files[kept]}.js" in names
     for path in folder.rglob("*.*"):
         assert gone not in path.read_text(), path

@@ -273,10 +273,10 @@ def test_a_lake_that_is_being_written_is_said_and_then_shown(
 def test_days_of_another_parser_are_named(own_lake: Path, own_viewer: Viewer) -> None:
     lake = Lake(own_lake)
     table = lake.read("raw_files", days=["2026-11-17"]).drop(["day"])
-    assert own_viewer.page("lake")["stale"] == []
+    assert own_viewer.page("stale") == []
     lake.write("raw_files", table[:1], day="2026-11-17")
     deadline = time.monotonic() + 20
-    while not (stale := own_viewer.page("lake")["stale"]):
+    while not (stale := own_viewer.page("stale")):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert stale[0].startswith("2026-11-17: not parsed from what is archived")

@@ -421,7 +421,7 @@ async function show() {
     const content = await (which ? PAGES[kind](which, query) : PAGES[kind](query));
     if (mine !== turn) return; // another page was asked for meanwhile
     main.replaceChildren(...[content].flat(9).filter(Boolean));
-    notice.textContent = lake.stale.length ? `${lake.stale.length} days are not current (composer-pipeline reparse): ${lake.stale[0]}` : "";
+    stale();
   } catch (error) {
     if (mine !== turn) return;
     main.replaceChildren(h("h1", {}, "This cannot be shown"), h("p", {}, error.message), h("p", {}, link("#/states", "All states")));
@@ -433,6 +433,11 @@ async function show() {
   }
   if (!query.get("at")) window.scrollTo(0, 0);
   main.dataset.shown = location.hash;
+}
+
+async function stale() {
+  const days = await get("stale").catch(() => []); // the page itself says what is wrong
+  notice.textContent = days.length ? `${days.length} days are not current (composer-pipeline reparse): ${days[0]}` : "";
 }
 
 document.getElementById("keys").addEventListener("click", (event) => {

@@ -41,7 +41,7 @@ def publish_here(settings: Settings) -> dict[str, Any]:
         local = "://" not in settings.lake
         folder = Path(f"{settings.lake.rstrip('/')}-card" if local else "build/demo-card")
         for name, data in files.items():
-            if name == CARD or name.endswith(".png"):
+            if name == CARD or name.startswith("assets/"):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(data)
         address = f"{hub.endpoint}/datasets/{REPO}"

@@ -30,6 +30,9 @@ def test_wheel(wheel: Path) -> None:
     for name in ("prices.yaml", *recipes):
         assert f"composer_pipeline/_recipes/{name}" in names
     assert {"composer_pipeline/py.typed", "assets/definitions.py"} <= set(names)
+    assert {f"composer_pipeline/view/static/view.{kind}" for kind in ("html", "js", "css")} <= {
+        *names
+    }
     assert sum(name.endswith(".jsonl") for name in names) >= 12
 
 

@@ -4,11 +4,9 @@ Server and bundle give the same pages.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline import __version__
 from composer_pipeline.charts import lines
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import FOLDER, RESULTS, TRAINED
@@ -53,7 +51,7 @@ Page = dict[str, Any]
 
 def lake_page(name: str) -> Page:
     """Return the lake's name, and what the words of the other pages mean."""
-    return {"name": name, "version": __version__, "facets": FACETS, "reasons": REASONS}
+    return {"name": name, "facets": FACETS, "reasons": REASONS}
 
 
 def stale_page(lake: Lake) -> list[str]:
@@ -70,7 +68,7 @@ class DayPages:
         self._hints = {row["state_id"]: row for row in lake.rows(
             "hints", days=[day],
             columns=["state_id", "source", "error_kind", "error_state_id", "verdict", "text",
-                     "confidence", "culprit_by", "span_call"],
+                     "culprit_by"],
         )}  # fmt: skip
         self._outcomes = by_horizon(lake.rows(
             "outcomes", days=[day],
@@ -103,8 +101,7 @@ class DayPages:
         teachers = [facts for facts in explained if facts["reason"] in REASONS]
         own = [facts for facts in explained if facts["reason"] not in REASONS]
         facts = (teachers or [self._explainer.of(state, "", chain)])[0]
-        names = ("why", "rule", "reason", "n_replies", "pair_id", "agent", "teachers", "chain",
-                 "caused_error")  # fmt: skip
+        names = ("why", "rule", "reason", "pair_id", "agent", "teachers", "chain")
         pair = ("pair_id", "reason", "why", "chosen", "fate")
         found: Page = {
             **{name: facts[name] for name in names},
@@ -223,7 +220,7 @@ def evaluation_page(run_root: Path, name: str) -> Page:
     before = {result.state_id: result for result in results.get(BASE, [])}
     both = [(before[after.state_id], after) for after in results.get(TRAINED, [])
             if after.state_id in before]  # fmt: skip
-    both.sort(key=partial(_difference, size=True), reverse=True)
+    both.sort(key=_change, reverse=True)
     return {
         "name": name,
         "worse": found.get("worse"),
@@ -234,7 +231,7 @@ def evaluation_page(run_root: Path, name: str) -> Page:
                 "state_id": after.state_id,
                 "session_id": after.session_id,
                 "kind": after.kind,
-                "right": _difference((base, after)),
+                "right": _grew((base, after)),
                 "before": _answer(base),
                 "after": _answer(after),
             }
@@ -243,11 +240,15 @@ def evaluation_page(run_root: Path, name: str) -> Page:
     }
 
 
-def _difference(both: tuple[StateResult, StateResult], *, size: bool = False) -> Any:
-    """Return by how much log p(right) grew per token; with ``size`` a key of what changed most."""
+def _grew(both: tuple[StateResult, StateResult]) -> float:
+    """Return by how much log p(right) grew, in nats per token."""
+    before, after = (result.logp_right / result.tokens_right for result in both)
+    return after - before
+
+
+def _change(both: tuple[StateResult, StateResult]) -> tuple[bool, float]:
     base, after = both
-    grew = after.logp_right / after.tokens_right - base.logp_right / base.tokens_right
-    return (base.judgement.canonical != after.judgement.canonical, abs(grew)) if size else grew
+    return base.judgement.canonical != after.judgement.canonical, abs(_grew(both))
 
 
 def _answer(result: StateResult) -> Page:

@@ -6,6 +6,7 @@ trained in tests/trainers/trl/test_smollm2.py and by ``make demo``.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,7 +63,11 @@ def test_the_dataset_is_published_to_a_hub_of_this_machine(
         for split, rows in summary["splits"].items():
             assert published["rows"][f"pairs/{split}"] == rows
         assert published["address"].endswith("/datasets/demo/agent-pairs")
-        assert "imulated" in Path(published["card"]).read_text(encoding="utf-8")
+        card = Path(published["card"]).read_text(encoding="utf-8")
+        assert "imulated" in card
+        charts = re.findall(r"\]\((assets/\S+\.svg)\)", card)
+        assert charts
+        assert all((Path(published["card"]).parent / chart).is_file() for chart in charts)
     tags = {summary["published"]["tag"] for summary in summaries}
     assert len(tags) == 1, "the same sessions give the same files"
 

@@ -106,7 +106,7 @@ def test_a_ceiling_leaves_whole_days(
     assert all(bought(lake)[day] == 0 for day in order[at + 1 :])
     assert set(report.missing) == set(order[at:])
     sentence = report.at_the_ceiling()
-    for part in (report.stopped_day, report.exhausted_scope, f"Whole days: {at};"):
+    for part in (report.stopped_day, report.exhausted_scope, f"Complete days: {at};"):
         assert part in sentence
     # The same runs with more money: the rest, and nothing twice.
     again = run(lake, teacher_set, usd * 3, **selector())

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from composer_pipeline.lake.schema import DATASETS
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.forget import withdraw
 from composer_pipeline.preferences.explain import explain
@@ -41,6 +42,8 @@ def test_every_state_is_listed_once_with_what_came_of_it(
         made[row["state_id"], "pair" if row["source"] == "teachers" else row["source"]] = 1
     assert {(name, word) for name, row in rows.items() for word in row["made"]} == made.keys()
     assert {word for _, word in made} >= {"pair", "hint"}
+    splits = {row["state_id"]: row["split"] for table in DATASETS for row in lake.rows(table)}
+    assert {*splits.values()} == {"train", "validation"}
     votes = {row["state_id"]: row for row in lake.rows("votes")}
     for name, state in states.items():
         row = rows[name]
@@ -50,6 +53,7 @@ def test_every_state_is_listed_once_with_what_came_of_it(
             state.day, state.session_id, state.turn, state.verdict,
         )  # fmt: skip
         assert row["reason"] == votes.get(name, {}).get("reason")
+        assert row["split"] == splits.get(name)
         assert state.action.summary().startswith(row["did"].removesuffix("…").removesuffix(" "))
 
 
@@ -71,6 +75,8 @@ def test_every_filter_finds_as_many_rows_as_it_promises(
     either = viewer.rows(tool=["Bash", "Edit"])
     assert len(either) == sum(r["tool"] in ("Bash", "Edit") for r in rows.values())
     assert ["Bash", len(both)] in viewer.page("facets", made="pair")["tool"]
+    # The values of a facet that is filtered by stay choosable.
+    assert viewer.page("facets", made="pair")["made"] == viewer.page("facets")["made"]
 
 
 def test_words_are_found_where_they_were_seen_done_answered_or_hinted(
@@ -104,6 +110,29 @@ def test_words_are_found_where_they_were_seen_done_answered_or_hinted(
     assert found(session) >= {n for n, s in states.items() if s.session_id == session}
     assert viewer.rows(q="%") != viewer.rows()
     assert found("' OR 1=1 --") == set()
+
+
+def test_a_search_finds_what_a_state_s_page_shows_and_no_more(viewer: Viewer) -> None:
+    shown: dict[str, str] = {}
+    for row in viewer.page("sessions"):
+        for state in viewer.page(f"session/{row['session_id']}")["states"]:
+            actions = [state["agent"], *(t["action"] for t in state["teachers"] if t["usable"])]
+            parts = [part for action in actions for part in (action["text"], *_values(action))]
+            parts += [block["text"] for block in state["seen"]]
+            parts += [state["hint"]["text"]] if state["hint"] else []
+            shown[state["state_id"]] = "\n".join(parts).lower()
+    for words in ("pytest", "git", "import", "error", "def ", "late_fee"):
+        found = {row["state_id"] for row in viewer.rows(q=words)}
+        assert found == {name for name, text in shown.items() if words in text}, words
+
+
+def _values(action: dict[str, Any]) -> list[str]:
+    calls = action["tool_calls"]
+    return [call["name"] for call in calls] + [
+        value if isinstance(value, str) else json.dumps(value)
+        for call in calls
+        for value in call["arguments"].values()
+    ]
 
 
 def test_a_state_says_what_explain_says(shown_lake: Path, viewer: Viewer) -> None:

@@ -32,8 +32,8 @@ REASONS = {
 }
 #: Name of a figure: its value at c0d64a3, before the merge, and its limit.
 LIMITS: dict[str, tuple[float, float]] = {
-    "product lines": (82_662, 73_600),
-    "product files": (677, 286),
+    "product lines": (82_662, 75_150),
+    "product files": (677, 290),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),
     "modules of the trip": (191, 95),

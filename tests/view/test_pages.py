@@ -265,6 +265,7 @@ def test_what_is_withdrawn_disappears_while_it_is_looked_at(
     row = own_viewer.rows(made="pair")[0]
     name, session = row["state_id"], row["session_id"]
     before = len(own_viewer.rows())
+    assert own_viewer.page(f"session/{session}")["rows"]
     withdraw(Lake(own_lake), session=session)
     error = _until(own_viewer, f"api/state/{name}", 404)["error"]
     assert error.startswith(f"state {name} is not in this lake: it was withdrawn")

@@ -59,6 +59,9 @@ def test_a_page_shows_rows_and_a_query_that_runs(lake: Lake) -> None:
     query = found["query"].value.split("```")[1].removeprefix("sql\n")
     assert len(duckdb.connect().execute(query).fetchall()) == 1
     assert found["look"].url == f"http://127.0.0.1:3070/view.html#/states?day={DAY}"
+    lake.write("hints", [], day=DAY)
+    hints = TablePage("error_hints", "hints", lake, [DAY]).of(DAY)
+    assert hints["look"].url.endswith(f"#/states?made=hint&day={DAY}")
     assert found["sessions"] == 1
     assert "chains" not in found
     assert [row.data for row in found["other_numbers"].records] == [

@@ -128,8 +128,14 @@ def test_the_keyboard_alone_reaches_everything(browser: Any, viewer: Viewer) -> 
     tab.shown(f"#/state/{rows[0]['state_id']}")
     press("s")
     tab.shown(f"#/session/{rows[0]['session_id']}?at={rows[0]['state_id']}")
-    page.go_back()
-    tab.shown(f"#/state/{rows[0]['state_id']}")
+    last = [row for row in rows if row["session_id"] == rows[0]["session_id"]][-1]
+    tab.show(f"#/session/{last['session_id']}?at={last['state_id']}")
+    page.wait_for_timeout(300)
+    top = page.evaluate(f"document.getElementById('turn-{last['state_id']}').offsetTop")
+    assert (
+        top > 900 > top - page.evaluate("window.scrollY") > -1
+    )  # below the first screen, and seen
+    tab.show(f"#/state/{rows[0]['state_id']}")
     press("u")
     tab.shown("#/states")
     press("/")

@@ -145,11 +145,11 @@ def test_the_query_reads_the_rows_that_are_counted(lake: Lake) -> None:
     assert place_of(lake, "replies", day=DAY).endswith(f"replies/teacher=*/day={DAY}/part.parquet")
 
 
-def test_a_path_is_not_cut_in_its_middle() -> None:
+def test_half_of_a_home_folder_is_not_shown() -> None:
     text = "read a file of the user: /Users/user/dev/ladle/main.go, and then another one"
     for chars in range(30, len(text)):
         for shown in (cut(text, chars, 9), one_line(text, chars)):
-            assert "/U" not in shown or "/Users/user/dev/ladle/main.go" in shown, shown
+            assert "/U" not in shown or "/Users/user/" in shown, shown
 
 
 def test_text_is_cut_by_characters_and_by_lines() -> None:

@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real proof-gpu proof-monarch proof-verl test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-view bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare figures docs
+  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-view bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers bench-viewers follow-deploy same-tables compare figures docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ bench-traces: $(STAMP) ## reading sessions beside other readers (some minutes; w
 
 bench-readers: $(STAMP) ## what other readers make of a session, beside the truth (needs the shared corpus; a minute)
 	$(BIN)/python benchmarks/readers.py $(BENCH_ARGS)
+
+bench-viewers: $(STAMP) ## our viewer beside inspect_ai's and claude-code-log in Chromium, on the same sessions (ten minutes; after make demo)
+	$(BIN)/python benchmarks/viewers.py $(BENCH_ARGS)
 
 bench-redaction: $(STAMP) ## redaction: MB/s and false alarms; recall beside betterleaks and detect-secrets
 	-$(BIN)/python benchmarks/redaction.py

@@ -272,6 +272,25 @@ JOBS = (
     ),
 )  # fmt: skip
 
+
+def looking() -> str:
+    """Return the section about viewers, from ``viewers.md``."""
+    text = (RESULTS / "viewers.md").read_text(encoding="utf-8")
+    shown = re.search(r"## What each shows\n.*?\n\n(\|.*?)\n\n", text, re.S)
+    _, found, corpus = text.partition("\n## The shared corpus\n")
+    rows = []
+    for tool in ("composer-pipeline", "inspect_ai 0.3.285", "claude-code-log 1.7.0"):
+        lines = [line for line in corpus.splitlines() if line.startswith(f"| {tool} |")]
+        if not shown or not found or len(lines) != 2:
+            raise LookupError(
+                f"benchmarks/results/viewers.md has no figures of {tool} on the corpus"
+            )
+        made, seen = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+        faults = seen[1].partition(":")[0]
+        rows.append(f"| {' | '.join((tool, made[1], *made[3:5], faults, seen[5], seen[8]))} |")
+    return LOOKING.format(shown=shown[1] if shown else "", rows="\n".join(rows))
+
+
 #: How each reader of Claude Code sessions handles the contents of real session files.
 READERS = """\
 | | rewound branches | one step for each response | compaction | glued lines | redacts |
@@ -292,6 +311,30 @@ a shared two-core machine; `benchmarks/results/` describes each measurement and 
 tables include the cases where another tool is better. "Not run" means that it was not measured.
 """
 
+LOOKING = """\
+## Looking at the data: three viewers of the same sessions
+
+`make bench-viewers`
+
+claude-code-log shows Claude Code's sessions and needs nothing but their files; to read a session,
+with its images, times and folded tool calls, it is the better choice. inspect_ai's viewer is made
+for logs of evaluations, with scores, columns that sort, and long lists; here it shows sessions that
+we converted, so that a fault may be ours. Ours shows what becomes of a session in this pipeline:
+each state with the answers of all teachers, why there is a pair or none, hints, money and curves.
+Rows with a star are tried again in a browser by the command.
+
+{shown}
+
+67 real sessions and 12 of subagents as pages to send. Ours is the smallest, also because it cuts
+long texts and has no images, and takes by far the most time: it redacts, and scans the pages for
+secrets again before it writes them. *Faults* are rules of axe-core with impact serious or critical,
+in light colours.
+
+| | CPU s | bytes | files | faults | other hosts asked | opens from a folder |
+|---|---|---|---|---|---|---|
+{rows}
+"""
+
 TAIL = """\
 ## How readers handle a session file
 
@@ -302,7 +345,9 @@ these releases. Our behaviour is tested in `tests/traces/`.
 {readers}
 ## Where something else is the better choice
 
-* To browse sessions: claude-code-log renders them as pages; ours prints single states.
+* To read sessions: claude-code-log shows them whole, with images, also in the terminal; it needs no
+  lake, opens sooner and takes a fifth of our CPU.
+* For scores by sample and columns that sort: inspect_ai's viewer; ours has filters only.
 * NeMo Data Designer reads the sessions of four agents and ATIF files; ours those of two agents.
 * atif-sql extracts nearly the same steps as ours and answers SQL about cost, tools and time.
 * Readers that only parse, without redaction and writing, are two to five times as fast as our
@@ -326,7 +371,7 @@ def page() -> str:
         parts.append("| tool | figure | |\n|---|---|---|")
         parts += [f"| {f.tool} | {f.value()} | {f.note} |" for f in job.figures]
         parts[-1] += "\n"
-    parts.append(TAIL.format(readers=READERS))
+    parts += [looking(), TAIL.format(readers=READERS)]
     return "\n".join(parts)
 
 

@@ -31,7 +31,8 @@ def environment(versions: Mapping[str, str], base: str = sys.executable) -> Path
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+                lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+                said = [line for line in lines if not line.startswith("WARNING")][-1:]
                 raise SystemExit(f"cannot install {', '.join(wanted)}: {' '.join(said)}")
         whole.touch()
     return python

@@ -78,8 +78,10 @@ def test_no_page_has_a_fault(
     browser: Any, viewer: Viewer, routes: list[str], scheme: str, width: int
 ) -> None:
     tab = Tab(browser, viewer.url, scheme, width)
-    for route in routes:
-        page = tab.show(route)
+    for route in ["index.html", *routes]:
+        page = tab.page if route == "index.html" else tab.show(route)
+        if route == "index.html":
+            page.goto(viewer.url + route)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, route
         found = Axe().run(page).response["violations"]
         assert [

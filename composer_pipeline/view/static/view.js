@@ -228,7 +228,7 @@ function list(rows, params) {
     h("tbody", {}, rows.map((row) => h("tr", {},
       h("td", { class: "did" }, link(withQuery(`state/${row.state_id}`, params), row.did || "(nothing)", { class: "row" })),
       h("td", {}, [...row.made, row.tier, row.split].filter(Boolean).map((word) => badge(word, colour(word)))),
-      h("td", {}, row.reason ? lake.reasons[row.reason] ?? row.reason : "not asked", row.n_families ? h("span", { class: "soft" }, ` ${row.n_agree} of ${row.n_families}`) : null),
+      h("td", {}, row.reason ? lake.reasons[row.reason] ?? row.reason : "no vote yet", row.n_families ? h("span", { class: "soft" }, ` ${row.n_agree} of ${row.n_families}`) : null),
       h("td", { class: "wide" }, [row.outcome, row.verdict, row.fate].filter(Boolean).map((word) => badge(word, colour(word)))),
       h("td", { class: "wide soft" }, link(`#/session/${encodeURIComponent(row.session_id)}?at=${row.state_id}`, `${short(row.repository)}, turn ${row.turn}`), ` ${row.day}`))))));
 }

@@ -34,6 +34,7 @@ PUT_IN = {
     "--rounds N": "--rounds 2",
 }
 SERVER = "python -m composer_pipeline.testing.openrouter"
+VIEWER = "composer-pipeline view"
 
 
 def commands(page: str) -> list[str]:
@@ -51,6 +52,9 @@ def typed(line: str) -> str:
         line = line.replace(word, value)
     if line.startswith(SERVER):
         return f"{line} > server.json & until [ -s server.json ]; do sleep 0.2; done"
+    if line.startswith(VIEWER):
+        started = "until [ -s view.url ]; do sleep 0.2; done; kill $!"
+        return f"{VIEWER} --port 0 2> view.url & {started}"
     return line
 
 

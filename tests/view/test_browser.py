@@ -1,6 +1,7 @@
 """The viewer in a real browser: in light, dark and on a phone, by keyboard, from a file."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.maintenance.forget import forget
 from tests.ui.conftest import FLAGS
-from tests.view.conftest import Viewer, bundle_of
+from tests.view.conftest import Viewer
 
 pytestmark = pytest.mark.ui
 
@@ -64,7 +64,7 @@ def browser(chromium: str) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def routes(viewer: Viewer) -> list[str]:
     """One of every page; a state with a pair, one with a hint and one with a fix-up."""
-    states = [viewer.rows(made=made)[0] for made in ("pair", "hint", "fixup", "none")]
+    states = [viewer.rows(made=made)[0] for made in ("pair", "hint", "fixup")]
     return [
         "#/states", "#/states?tool=Edit&made=hint", "#/states?q=pytest", "#/sessions",
         f"#/session/{states[0]['session_id']}?at={states[0]['state_id']}", "#/money", "#/runs",
@@ -172,11 +172,10 @@ _CONTROL = f"{_NAME}(document.activeElement)"
 
 
 def test_what_was_forgotten_is_said_in_a_bundle_that_is_older(
-    browser: Any, own_lake: Path, tmp_path: Path, viewer: Viewer
+    browser: Any, bundle: Path, tmp_path: Path
 ) -> None:
-    assert bundle_of(own_lake, tmp_path / "site").returncode == 0
-    session = viewer.page("sessions")[0]["session_id"]
-    forget(Lake(own_lake), session=session)
+    shutil.copytree(bundle, tmp_path / "site")
+    (tmp_path / "site" / "data" / "rows.js").unlink()  # as forget does: tests/view/test_bundle.py
     tab = Tab(browser, f"file://{tmp_path}/site/")
     tab.show("#/states")
     assert "a session in it was forgotten or withdrawn since. Make the bundle again" in tab.text()

@@ -5,6 +5,7 @@ The vote is taken again from the replies, so that an explanation is of the curre
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall, chat_calls
@@ -62,8 +63,8 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
     """
     pair_id, state_id = _find(lake, any_id)
     state = load_state(lake, state_id)
-    chain = failure_chains(lake, [state_id]).get(state_id, [])
-    return Explainer(lake, state.day).of(state, pair_id, chain)
+    failures = failure_chains(lake, [state_id]).get(state_id, [])
+    return Explainer(lake, state.day).of(state, pair_id, failures)
 
 
 class Explainer:
@@ -79,6 +80,9 @@ class Explainer:
         self._pairs = {
             row["pair_id"]: row for row in lake.rows("pairs", days=[day], columns=_PAIR_COLUMNS)
         }
+        self._pair_ids = defaultdict[str, set[str]](set)
+        for row in (*self._pairs.values(), *chain.from_iterable(self._drops.values())):
+            self._pair_ids[row["state_id"]].add(row["pair_id"])
         normalized = lake.rows("normalized_pairs", days=[day], columns=["pair_id"])
         self._normalized = {row["pair_id"] for row in normalized}
         self._splits = {row["pair_id"]: row["split"] for row in
@@ -86,11 +90,10 @@ class Explainer:
 
     def pairs_of(self, state_id: str) -> list[str]:
         """Return the ids of a state's pairs, dropped ones too."""
-        rows = (*self._pairs.values(), *(row for some in self._drops.values() for row in some))
-        return sorted({r["pair_id"] for r in rows if r["state_id"] == state_id} - {state_id})
+        return sorted(self._pair_ids.get(state_id, set()) - {state_id})
 
     def of(
-        self, state: TraceState, pair_id: str, chain: Sequence[Mapping[str, str]]
+        self, state: TraceState, pair_id: str, failures: Sequence[Mapping[str, str]]
     ) -> dict[str, Any]:
         """Return what :func:`explain` does of a state of the day and one of its pairs, or ""."""
         rows = self._replies.get(state.state_id, [])
@@ -112,7 +115,7 @@ class Explainer:
             "agent": {"model": state.model, **_action_json(state.action)},
             "chosen": _action_json(outcome.winner_action) if outcome.winner_action else None,
             "teachers": _reply_entries(state, rows, replies, outcome, semantic),
-            "chain": chain,
+            "chain": failures,
             "fate": self._fate(pair_id) if pair_id else {},
         }
         own = self._pairs.get(pair_id)

@@ -277,6 +277,11 @@ def _teachers(lake: Lake, days: Iterable[str]) -> Row:
         " quantile_disc(latency_ms, 0.95), quantile_disc(completion_tokens, 0.5)"
         " FROM replies WHERE {days} GROUP BY teacher ORDER BY teacher",
     )  # fmt: skip
+    bills = _query(
+        lake, "replies", days,
+        "SELECT day, teacher, coalesce(sum(cost_picodollars), 0)::DOUBLE / 1e12"
+        " FROM replies WHERE {days} GROUP BY day, teacher ORDER BY day, teacher",
+    )  # fmt: skip
     unusable = _query(
         lake, "replies", days,
         "SELECT teacher, status, count(*) FROM replies"
@@ -293,22 +298,18 @@ def _teachers(lake: Lake, days: Iterable[str]) -> Row:
         ],
         "billed": sum(row[5] for row in found),
         "ceiling": _ceiling(lake),
-        "cost_chart": cost_by_day(lake, days, [row[0] for row in found]),
+        "cost_chart": cost_by_day(bills),
         "latency_chart": bars(slow) if slow else "",
         "unusable": [[_tag("b", teacher), status, count(n)] for teacher, status, n in unusable],
     }  # fmt: skip
 
 
-def cost_by_day(lake: Lake, days: Iterable[str], teachers: Sequence[str]) -> str:
-    """Return what was billed each day, or each month of many, divided by teacher."""
-    found = _query(
-        lake, "replies", days,
-        "SELECT day, teacher, coalesce(sum(cost_picodollars), 0)::DOUBLE / 1e12"
-        " FROM replies WHERE {days} GROUP BY day, teacher ORDER BY day, teacher",
-    )  # fmt: skip
-    month = len({day for day, *_ in found}) > _MOST_DAYS
+def cost_by_day(bills: Sequence[tuple[str, str, float]]) -> str:
+    """Draw bills (day, teacher, USD) by day, or by month of many, divided by teacher."""
+    teachers = sorted({teacher for _, teacher, _ in bills})
+    month = len({day for day, *_ in bills}) > _MOST_DAYS
     costs: dict[str, list[float]] = {}
-    for day, teacher, cost in found:
+    for day, teacher, cost in bills:
         of = costs.setdefault(str(day)[: 7 if month else 10], [0.0] * len(teachers))
         of[teachers.index(teacher)] += cost
     return stacked_shares(teachers, costs, unit=" USD", amounts=True)

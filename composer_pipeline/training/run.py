@@ -700,10 +700,11 @@ def replica_curves(run_dir: Path) -> dict[str, dict[int, Points]]:
 
 def channel_curves(run_dir: Path) -> dict[str, Points]:
     """Return (step, mean over replicas) for each channel that has values."""
-    return {
-        name: _means(point for points in replicas.values() for point in points)
-        for name, replicas in replica_curves(run_dir).items()
-    }
+    return {name: _mean_curve(by_slot) for name, by_slot in replica_curves(run_dir).items()}
+
+
+def _mean_curve(by_slot: Mapping[int, Points]) -> Points:
+    return _means(point for points in by_slot.values() for point in points)
 
 
 def _means(points: Iterable[tuple[float, float]]) -> Points:
@@ -716,11 +717,11 @@ def _means(points: Iterable[tuple[float, float]]) -> Points:
 
 def curve_charts(run_dir: Path) -> dict[str, str]:
     """Return a chart of each channel, its replicas thin, and of the held-out loss."""
-    means, charts = channel_curves(run_dir), {}
+    charts = {}
     for name, replicas in replica_curves(run_dir).items():
         thin = {f"replica {slot}": points for slot, points in replicas.items()}
         unit = "nats; thin: each replica" if len(thin) > 1 else "nats"
-        charts[name] = lines({name: means[name]}, unit=unit, x_unit="step", thin=thin)
+        charts[name] = lines({name: _mean_curve(replicas)}, unit=unit, x_unit="step", thin=thin)
     if held := held_out_curve(run_dir):
         charts["held out"] = lines({"held out": held}, unit="nats", x_unit="round")
     return charts
@@ -735,8 +736,9 @@ def held_out_curve(run_dir: Path) -> Points:
 
 def round_losses(run_dir: Path, inner_steps: int) -> dict[str, dict[int, float]]:
     """Return each channel's mean number by round, its replicas' too, and the held-out loss."""
-    curves = channel_curves(run_dir)
-    for name, replicas in replica_curves(run_dir).items():
+    by_replica = replica_curves(run_dir)
+    curves = {name: _mean_curve(replicas) for name, replicas in by_replica.items()}
+    for name, replicas in by_replica.items():
         curves |= {f"{name}, replica {slot}": points for slot, points in replicas.items()}
     found: dict[str, dict[int, float]] = {}
     for name, points in curves.items():

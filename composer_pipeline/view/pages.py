@@ -157,9 +157,9 @@ def money_page(lake: Lake, ledger: str | Path | None) -> Page:
         " GROUP BY ALL ORDER BY day, teacher"
     )
     found = budget_report(ledger) if ledger else {"scopes": []}
-    days, teachers = ({row[at] for row in rows} for at in (0, 1))
+    bills = [(day, teacher, int(cost or 0) / 1e12) for day, teacher, _, cost in rows]
     return {
-        "chart": cost_by_day(lake, days, sorted(teachers)) if rows else "",
+        "chart": cost_by_day(bills) if rows else "",
         "rows": [
             {"day": day, "teacher": teacher, "replies": n, "usd": str(to_usd(int(cost or 0)))}
             for day, teacher, n, cost in rows

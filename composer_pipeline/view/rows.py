@@ -1,7 +1,6 @@
 """Every state of a lake as a row of a table in memory: filtered, counted, searched and paged."""
 
 import json
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -116,7 +115,7 @@ Filters = Mapping[str, Sequence[str]]
 
 
 class Rows:
-    """The rows of a lake as it is now; a snapshot that threads may read at once.
+    """The rows of a lake as it is now, for one thread at a time.
 
     Raises:
         ComposerError: the lake cannot be read.
@@ -124,8 +123,6 @@ class Rows:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        # What is registered with a connection is not seen by its cursors, so requests take turns.
-        self._lock = threading.RLock()
         self._searches: dict[str, int] = {}
         found = [fate for day in lake.days("outcomes") for fate in fates_of(lake, day).items()]
         fates = pa.table({
@@ -154,13 +151,11 @@ class Rows:
 
     def page(self, filters: Filters, words: str, offset: int, limit: int = PAGE) -> Row:
         """Return how many rows there are, and some of them."""
-        with self._lock:
-            where, given = self._where(filters, words)
-            [(total,)] = self._query(f"SELECT count(*) FROM rows WHERE {where}", given)
-            rows = self._select(
-                f"SELECT * FROM rows WHERE {where} ORDER BY place LIMIT {limit} OFFSET {offset}",
-                given,
-            )
+        where, given = self._where(filters, words)
+        [(total,)] = self._query(f"SELECT count(*) FROM rows WHERE {where}", given)
+        rows = self._select(
+            f"SELECT * FROM rows WHERE {where} ORDER BY place LIMIT {limit} OFFSET {offset}", given
+        )
         return {"total": total, "offset": offset, "rows": [_shown(row) for row in rows]}
 
     def facets(self, filters: Filters, words: str) -> dict[str, list[tuple[str, int]]]:
@@ -169,24 +164,22 @@ class Rows:
         for name in FACETS:
             others = {other: values for other, values in filters.items() if other != name}
             order = "1 DESC" if name == "day" else "2 DESC, 1"
-            with self._lock:
-                where, given = self._where(others, words)
-                found[name] = self._query(
-                    f"SELECT value, count(*) FROM (SELECT {_value(name, each=True)} AS value"
-                    f" FROM rows WHERE {where}) GROUP BY 1 ORDER BY {order}",
-                    given,
-                )
+            where, given = self._where(others, words)
+            found[name] = self._query(
+                f"SELECT value, count(*) FROM (SELECT {_value(name, each=True)} AS value"
+                f" FROM rows WHERE {where}) GROUP BY 1 ORDER BY {order}",
+                given,
+            )
         return found
 
     def position(self, state_id: str, filters: Filters, words: str) -> int | None:
         """Return how many rows of the list stand before a state; ``None`` where it is not in it."""
-        with self._lock:
-            where, given = self._where(filters, words)
-            found = self._query(
-                "SELECT p FROM (SELECT state_id, row_number() OVER (ORDER BY place) - 1 AS p"
-                f" FROM rows WHERE {where}) WHERE state_id = ?",
-                [*given, state_id],
-            )
+        where, given = self._where(filters, words)
+        found = self._query(
+            "SELECT p FROM (SELECT state_id, row_number() OVER (ORDER BY place) - 1 AS p"
+            f" FROM rows WHERE {where}) WHERE state_id = ?",
+            [*given, state_id],
+        )
         return int(found[0][0]) if found else None
 
     def sessions(self) -> list[Row]:
@@ -242,7 +235,7 @@ class Rows:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _execute(self, sql: str, given: Iterable[Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
-        with self._lock, querying(self._lake.url):
+        with querying(self._lake.url):
             found = self._con.execute(sql, list(given))
             return [column[0] for column in found.description or ()], found.fetchall()
 

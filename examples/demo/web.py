@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 
+from composer_pipeline.cli.common import named_ledger
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
-from composer_pipeline.teachers.ledger.ledger import ledger_target
 from composer_pipeline.testing.hub.server import LoopbackHub
 from composer_pipeline.view.site import Site, server_of
 from examples.demo.one_server import claim
@@ -71,9 +71,8 @@ def serve() -> int:
 def _viewer(settings: Settings) -> Iterator[None]:
     """Serve the lake's viewer, to which asset pages link, for a block; say so if it cannot be."""
     lake = Lake(settings.lake)
-    ledger = ledger_target(lake, settings.ledger) if settings.ledger or lake.local else None
     at = urlsplit(settings.view_url)
-    with closing(Site(lake, settings.run_root, ledger)) as site:
+    with closing(Site(lake, settings.run_root, named_ledger(lake, settings.ledger))) as site:
         try:
             server = server_of(site, at.port or 80)
         except InputError as error:

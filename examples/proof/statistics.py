@@ -80,8 +80,8 @@ def loss_bound(
 
     The interval is the wider of the t interval and Clopper and Pearson's for that share of
     effectively as many sessions (Korn and Graubard 1998), at most as many as there are. It is never
-    of zero width: with nothing lost it is 0 to ``1 - 0.025 ** (1 / units)``, which is about other
-    sessions for the models of these seeds, and says little about a model of another seed.
+    of zero width: with nothing lost in N sessions of equal size it ends at ``1 - 0.025 ** (1 / N)``,
+    which is about other sessions for the models of these seeds, not about another seed's model.
     """
     mine, theirs, units = _paired(arm, base, measure, states, unit)
     right = [at for at in range(len(units)) if (theirs[:, at] == 1).all()]
@@ -127,10 +127,10 @@ def estimate(sums: Array, counts: Array, *, share: bool) -> Estimate:
     half, p = _half(errors, LEVEL), _p(errors, abs(mean))
     low, high = mean - half, mean + half
     if share:
-        other = 1 - (LEVEL / 2) ** (1 / _equal(counts))
+        other = 1 - (LEVEL / 2) ** (1 / units)
         low = max(-1.0, min(low, mean - other * (1 + mean)))
         high = min(1.0, max(high, mean + other * (1 - mean)))
-        p = max(p, min(1.0, 2 * (1 + abs(mean)) ** -_equal(counts)))
+        p = max(p, min(1.0, 2 * (1 + abs(mean)) ** -units))
     return Estimate(mean, low, high, p, units, seeds)
 
 
@@ -172,7 +172,7 @@ def _equal(counts: Array) -> float:
 def _paired(
     one: Results, other: Results, measure: str, states: States, unit: Unit
 ) -> tuple[Array, Array, list[str]]:
-    """Return both arms' values (seeds x states) where both have them in each seed, and the units."""
+    """Return values (seeds x states) of both arms where both have them in each seed, and units."""
     seeds = sorted(one.keys() & other.keys())
     found = [
         {r.state_id: (value, unit(r)) for r in arm[seed] if states(r)

@@ -80,7 +80,7 @@ def loss_bound(
 
     The interval is the wider of the t interval and Clopper and Pearson's for that share of
     effectively as many sessions (Korn and Graubard 1998), at most as many as there are. It is never
-    of zero width: with nothing lost in N sessions of equal size it ends at ``1 - 0.025 ** (1 / N)``,
+    of zero width: with nothing lost in N equal sessions it ends at ``1 - 0.025 ** (1 / N)``,
     which is about other sessions for the models of these seeds, not about another seed's model.
     """
     mine, theirs, units = _paired(arm, base, measure, states, unit)

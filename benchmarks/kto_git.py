@@ -36,10 +36,8 @@ ROWS, STEPS = 8, 60
 #: Chosen on seeds that the results do not have; see the results.
 RATES = {"sft": 5e-4, "kept": 2e-4, "kto": 1e-4}
 BETA = 0.5
-RESAMPLES = 2000
 #: A model, and the mean tokens of a step's rows.
 Made = tuple[Any, float]
-Interval = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def product_sft(lake: Lake, data: Data, rate: float, steps: int = STEPS) -> Made
 
     recipe = recipe_of(
         {"sft": {"source": "successes", "rows_per_step": ROWS}}, name="sft", seed=data.seed,
-        steps=steps, norms_every=steps, learning_rate=rate,
+        steps=steps, norms_every=steps, learning_rate=rate, schedule="constant", warmup_steps=0,
         diloco={"replicas": 1, "inner_steps": steps},
     )  # fmt: skip
     with TemporaryDirectory(dir=data.scratch) as run_dir:
@@ -211,21 +209,6 @@ def share(by_session: Mapping[str, float]) -> float:
     return fmean(by_session.values())
 
 
-def interval(
-    one: Mapping[int, Mapping[str, float]], other: Mapping[int, Mapping[str, float]]
-) -> Interval:
-    """Return a mean difference with its 95 % interval, sessions and seeds drawn again."""
-    import numpy as np
-
-    each = np.array([[one[n][s] - other[n][s] for s in sorted(one[n])] for n in sorted(one)])
-    draw = np.random.default_rng(0)
-    seeds = draw.integers(0, each.shape[0], (RESAMPLES, each.shape[0]))
-    sessions = draw.integers(0, each.shape[1], (RESAMPLES, each.shape[1]))
-    means = [each[np.ix_(a, b)].mean() for a, b in zip(seeds, sessions, strict=True)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(each.mean()), float(low), float(high)
-
-
 def run(unseen: float, options: argparse.Namespace, states: Sequence[EvaluationState]) -> str:
     """Train and measure every arm on every seed; return the section of the results."""
     shares: Shares = {kind: defaultdict(dict) for kind in KINDS}
@@ -290,9 +273,14 @@ def _tokens(each: Sequence[float] | None) -> str:
 def _difference(
     one: Mapping[int, Mapping[str, float]], other: Mapping[int, Mapping[str, float]]
 ) -> tuple[str, str]:
+    import numpy as np
+
+    from examples.proof.statistics import estimate
+
     by_seed = ", ".join(f"{share(one[n]) - share(other[n]):+.3f}" for n in sorted(one))
-    mean, low, high = interval(one, other)
-    return by_seed, f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+    sums = np.array([[one[n][s] - other[n][s] for s in sorted(one[n])] for n in sorted(one)])
+    e = estimate(sums, np.ones(sums.shape[1]), share=True)
+    return by_seed, f"{e.mean:+.3f} ({e.low:+.3f} to {e.high:+.3f})"
 
 
 def main() -> int:

@@ -1,10 +1,10 @@
 """``make proof-gpu``: the proof with a real model on one GPU, and its step beside TRL's trainers.
 
-    python -m examples.proof.gpu --model Qwen/Qwen2.5-0.5B-Instruct --arms sft,composer,grpo
+    python -m examples.proof.gpu --model Qwen/Qwen2.5-0.5B-Instruct --arms sft,shipped,culprit
 
-Every other option is one of ``proof.run``. The default is each arm that trains an adapter, with
-one seed, half coverage and honest teachers; ``report.md`` below ``--out`` ends with the steps. A
-run that was killed goes on with what is missing.
+Every other option is one of ``proof.run``, whose default arms it takes, with one seed;
+``report.md`` below ``--out`` ends with the steps. A run that was killed goes on with what is
+missing.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from examples.proof.report import STEPS_BESIDE
 
 #: That of recipes/train/gpu-24gb.yaml, whose memory is predicted for 24 GB.
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
-GRID = ("--seeds", "1", "--coverage", "half", "--wrong", "0")
+GRID = ("--seeds", "1")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,6 +29,7 @@ from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.markdown import table
 from examples.proof.arms import ARMS, INNER_STEPS
 from examples.proof.statistics import Estimate, States, contrast, holm, loss_bound
+from examples.proof.toolworld.world import NOISE
 
 RESULTS, REPORT, NUMBERS, SUMMARY = "results.parquet", "report.md", "numbers.json", "summary.json"
 #: The seed of the test world and the family of each mistake; written when a run starts.
@@ -37,14 +38,14 @@ TEST, RUNS = "test.json", "runs"
 STEPS_BESIDE = "steps.md"
 COMMITTED = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 #: What DiLoCo is compared with: the same rows in one process, a gradient for all of them.
-DATA_PARALLEL = "lean"
+DATA_PARALLEL = "shipped"
 #: The setting of every contrast that may be claimed.
 MAIN = "half-25shared-80"
 MEASURE = "exact"
 #: A claim needs as many seeds, and an arm may lose so much of what its base has right.
 MIN_SEEDS, TOLERANCE = 3, 0.02
 #: Family of the mistakes that are seen only later.
-LATER = "edit-later"
+LATER = "later"
 
 
 class Question(NamedTuple):
@@ -66,7 +67,9 @@ SECONDARY = (
     Question("culprit", "flagged", HARD),
     Question("culprit", "flagged", LATER),
     Question("own", "culprit", HARD),
+    Question("own-dpo", "culprit", HARD),
     Question("own", "shipped", HARD),
+    Question("fixes", "sft", HARD),
     Question("shipped-own", "shipped", HARD),
     Question("shipped", "alpha-0", "hard_uncovered"),
     Question("shipped", BASE, "hard_uncovered"),
@@ -82,8 +85,10 @@ WORDS = {
     "alpha-0": "the shipped recipe without SDPO",
     "flagged": "hints at the flagged turn",
     "culprit": "hints at the culprit",
-    "own": "hints at the culprit with the trace's own pairs",
-    "shipped-own": "the shipped recipe with the trace's own pairs",
+    "own": "hints at the culprit with SFT on the agent's own fixes",
+    "fixes": "SFT on the agent's own fixes, without hints",
+    "own-dpo": "hints at the culprit with DPO on the agent's own fixes",
+    "shipped-own": "the shipped recipe with DPO on the agent's own fixes",
     HARD: "all mistakes",
     "hard_uncovered": "mistakes that no teacher was asked about",
     LATER: "edits whose failure is seen later",
@@ -436,10 +441,10 @@ A session of Toolworld fixes one bug of a made-up project in four steps: read th
 run its test, run a check. The agent has twelve systematic mistakes in five families: a tool that is
 not there, a wrong path, a wrong edit that is refused at once, one that is applied and fails only
 steps later, and a wrong test. The trace shows what real ones show: the failed result or the user's
-words, and a recovery. What is said about a mistake is wrong with probability 0.15. With probability
-{shared} all three teachers share one misconception at a mistake, so that their consensus is wrong.
-They were asked about half of the kinds of mistakes. Sessions go through the whole pipeline and the
-real trainer; the student has 0.3 M parameters."""
+words, and a recovery. What is said about a mistake is wrong with probability {noise}. With
+probability {shared} all three teachers share one misconception at a mistake, so that their
+consensus is wrong. They were asked about half of the kinds of mistakes. Sessions go through the
+whole pipeline and the real trainer; the student has 0.3 M parameters."""
 
 _FROZEN = """\
 Arms, rates, steps, the primary contrast and the list of the others were chosen on a development
@@ -512,7 +517,7 @@ def page(found: Summary, real: str = "") -> str:
         f" allowed. {_first(WORDS[PRIMARY.arm])}: {', '.join(guards) or 'not measured'}.",
         table(("arm", "right, asked", "right, not asked", "easy", "recovery"), rows),
         "## The world",
-        _WORLD.format(shared=int(MAIN.split("-")[1].removesuffix("shared")) / 100),
+        _WORLD.format(noise=NOISE, shared=int(MAIN.split("-")[1].removesuffix("shared")) / 100),
         "## What was fixed before",
         _DEVELOPMENT if found.development else _FROZEN.format(seed=found.seed),
         "## How it was counted",

@@ -1,23 +1,30 @@
-"""``make proof``: arms x seeds x coverage x wrong teachers on the small world, and a report.
+"""``make proof``: arms x seeds on the small world, and a report.
 
-    python -m examples.proof.run --arms sft,composer --seeds 1,2 --coverage half --wrong 0
+    python -m examples.proof.run                # the arms that matter, eight seeds
+    python -m examples.proof.run --all          # every arm, and other teachers
+    python -m examples.proof.run --development  # for choosing: known sessions, kept apart
     python -m examples.proof.run --model Qwen/Qwen2.5-0.5B-Instruct --lora 16 --dtype bf16
 
-Below ``--out``: ``states.parquet`` (the frozen evaluation set), ``data/<plan>`` (session files
-and lake, made once and shared by the arms), ``runs/<plan>/<arm>`` (recipe, rows, weights and
-``results.parquet``, which makes it complete), ``results.parquet`` and ``report.md``. A run that
-was killed goes on with the arms that are missing.
+The sessions that are measured on, and the seeds of training data and models, follow from a number
+that is drawn when a run starts: no choice can have been made on them. Below ``--out``:
+``test.json`` (that number and what it gives), ``states.parquet`` (the frozen evaluation set),
+``data/<plan>`` (session files and lake, made once and shared by the arms), ``runs/<plan>/<arm>``
+(recipe, rows, weights and ``results.parquet``, which makes it complete), ``results.parquet``,
+``summary.json`` and ``report.md``. A run that was killed goes on with the arms that are missing.
 """
 
 import argparse
 import gc
+import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,67 +44,148 @@ from composer_pipeline.lake.schema import DATASETS
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import Demonstration, Prompt, TrainingData
 from composer_pipeline.training.run import RECIPE, write_recipe
 from composer_pipeline.training.window_text import Dropped
 from composer_pipeline.training.windows import Windows
-from examples.proof.arms import ARMS, STEPS, recipe_of_arm
+from examples.proof.arms import ARMS, DEFAULT, STEPS, recipe_of_arm
 from examples.proof.replicas import train_replicas
-from examples.proof.report import NUMBERS, RESULTS, collect, rows_said, write_report
+from examples.proof.report import NUMBERS, RESULTS, TEST, collect, rows_said, write_report
 from examples.proof.students import TOOLS, described, student_of
-from examples.proof.toolworld.pipeline import Plan, evaluation_states, make_dataset
-from examples.proof.toolworld.world import held_out_sessions
-from examples.proof.train import rows_trained, train_arm
+from examples.proof.toolworld.pipeline import (
+    Plan,
+    evaluation_states,
+    families,
+    make_dataset,
+)
+from examples.proof.toolworld.world import (
+    Recorded,
+    for_development,
+    for_test,
+    held_out_sessions,
+)
+from examples.proof.train import Change, rows_trained, train_arm
 
 STATES, DATA, RUNS = "states.parquet", "data", "runs"
+#: Coverage and shared misconceptions in percent of the default, and of --all too.
+MAIN = ("half", 25)
+OTHERS = (("half", 0), ("half", 60), ("full", 25))
+SEEDS, HELD_OUT, SESSIONS = 8, 240, 80
+#: What is drawn of a run is below this.
+_DRAWN = 10**6
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the grid and write the report; exit 2 for bad input, 1 when an arm fails."""
     options = _options(argv)
     try:
-        arms = _chosen(options.arms, options.lora)
-        plans = [
-            Plan(seed, options.sessions, coverage, wrong)
-            for seed, coverage, wrong in product(options.seeds, options.coverage, options.wrong)
-        ]
-        states, student = evaluation_states(held_out_sessions(options.held_out)), None
+        arms = _chosen(options)
+        test = drawn(options.out / TEST, options.held_out, development=options.development)
+        states, student = evaluation_states(test.sessions()), None
         if options.model:
             student = student_of(
                 options.model, states, lora=options.lora, dtype=options.dtype, tools=options.tools
             )
-        prove(options.out, arms, plans, steps=options.steps, states=states, student=student)
+        seeds = [test.seed + k for k in range(1, options.seeds + 1)]
+        todo = [(Plan(k, options.sessions, *MAIN), arm) for k in seeds for arm in arms]
+        if options.all:
+            # What has no teacher is the same whatever teachers do.
+            asked = [arm for arm in DEFAULT if not ARMS[arm].data.get("coverage")]
+            todo += [
+                (Plan(k, options.sessions, *cell), arm)
+                for cell in OTHERS for k in seeds for arm in asked
+            ]  # fmt: skip
+        prove(options.out, todo, states, steps=options.steps, student=student, jobs=options.jobs)
     except ComposerError as error:
         sys.stderr.write(f"proof: {error}\n")
         return 2 if isinstance(error, InputError) else 1
     return 0
 
 
+class Test(msgspec.Struct, frozen=True):
+    """What was drawn for a run: all of its sessions, data and models follow from ``seed``."""
+
+    seed: int
+    development: bool
+    held_out: int
+    #: State id to the kind of its session's mistake.
+    families: dict[str, str] = {}
+
+    def sessions(self) -> list[Recorded]:
+        """Return the sessions that are measured on."""
+        accept = for_development if self.development else for_test
+        return held_out_sessions(self.held_out, seed=self.seed, accept=accept)
+
+
+def drawn(path: Path, held_out: int, *, development: bool) -> Test:
+    """Return what a run has drawn; the first time it is drawn."""
+    if path.is_file():
+        test = msgspec.json.decode(path.read_bytes(), type=Test)
+        if (test.held_out, test.development) != (held_out, development):
+            raise InputError(f"{path} is of other --held-out or --development; take another --out")
+        return test
+    test = Test(0 if development else secrets.randbelow(_DRAWN), development, held_out)
+    by_session = families(test.sessions())
+    states = evaluation_states(test.sessions())
+    test = msgspec.structs.replace(
+        test, families={state.state_id: by_session[state.session_id] for state in states}
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, msgspec.json.encode(test).decode())
+    return test
+
+
 def prove(
     out: Path,
-    arms: Sequence[str],
-    plans: Sequence[Plan],
+    todo: Sequence[tuple[Plan, str]],
+    states: list[EvaluationState],
     *,
     steps: int = STEPS,
-    states: list[EvaluationState] | None = None,
     student: dict[str, Any] | None = None,
+    jobs: int = 1,
 ) -> None:
-    """Train and measure every arm on every plan that has no result yet, and report all."""
+    """Train and measure each arm on its plan unless its result is there, and report all."""
+    states = frozen_states(out / STATES, states, "version")
+    about = described(student) if student else ""
+    run = partial(_run, out, states, steps, student)
+    with ExitStack() as stack:
+        if jobs > 1:
+            context = get_context("spawn")
+            pool = stack.enter_context(context.Pool(jobs, maxtasksperchild=20))
+            for _ in pool.imap_unordered(partial(_prepare, out), _plans(todo)):
+                pass
+            found: Iterable[str] = pool.imap_unordered(run, todo)
+        else:
+            found = map(run, todo)
+        for number, said in enumerate(found, start=1):
+            print(f"[{number}/{len(todo)}] {said}", flush=True)
+    write_report(out, collect(out / RUNS), about)
+
+
+def _plans(todo: Sequence[tuple[Plan, str]]) -> list[Plan]:
+    """Return the plans of the data that arms need, each once."""
+    return list(dict.fromkeys(ARMS[arm].plan(plan) for plan, arm in todo))
+
+
+def _prepare(out: Path, plan: Plan) -> None:
+    dataset(out / DATA / name_of(plan), plan)
+
+
+def _run(
+    out: Path,
+    states: Sequence[EvaluationState],
+    steps: int,
+    student: dict[str, Any] | None,
+    what: tuple[Plan, str],
+) -> str:
     import torch
 
     torch.set_num_threads(1)  # the same sums everywhere
-    made = evaluation_states(held_out_sessions()) if states is None else states
-    states = frozen_states(out / STATES, made, "version")
-    about = described(student) if student else ""
-    todo = [(plan, arm) for plan in plans for arm in arms]
-    for number, (plan, arm) in enumerate(todo, start=1):
-        began = time.monotonic()
-        fresh = run_arm(out, plan, arm, states, steps=steps, student=student)
-        what = f"{time.monotonic() - began:.0f} s" if fresh else "kept"
-        print(f"[{number}/{len(todo)}] {name_of(plan)} {arm}: {what}", flush=True)
-        if fresh:
-            gc.collect()  # a trainer is a circle; a device may have no room for two
-            write_report(out, collect(out / RUNS), about)
-    write_report(out, collect(out / RUNS), about)
+    plan, arm = what
+    began = time.monotonic()
+    fresh = run_arm(out, plan, arm, states, steps=steps, student=student)
+    gc.collect()  # a trainer is a circle; a device may have no room for two
+    return f"{name_of(plan)} {arm}: {f'{time.monotonic() - began:.0f} s' if fresh else 'kept'}"
 
 
 def frozen_states(path: Path, made: list[EvaluationState], of: str) -> list[EvaluationState]:
@@ -126,6 +214,7 @@ def run_arm(
     known = base_of(out / RUNS, recipe)
     if is_done(run_dir, recipe, RESULTS):
         return False
+    plan = ARMS[arm].plan(plan)
     lake = dataset(out / DATA / name_of(plan), plan)
     apart(lake, states)
     if run_dir.exists():
@@ -136,7 +225,8 @@ def run_arm(
     if ARMS[arm].replicas:
         trained, rows = train_replicas(lake, recipe, run_dir, kill=ARMS[arm].kill), {}
     else:
-        change = placebo(lake, windows_of(recipe)) if ARMS[arm].placebo else None
+        kind = ARMS[arm].rows
+        change = demonstrations(lake, windows_of(recipe), kind) if kind else None
         trained, rows = train_arm(lake, recipe, run_dir, change), rows_trained(run_dir)
         if left := rows_said(rows)[1]:
             print(f"{name_of(plan)} {arm}: {left}", flush=True)
@@ -192,31 +282,35 @@ def dataset(folder: Path, plan: Plan) -> Lake:
     return Lake(str(folder / "lake"))
 
 
-def placebo(lake: Lake, windows: Windows) -> Any:
-    """Return the change that makes SFT repeat what the agent did, where that fits the window."""
-    recorded = {}
-    for row in lake.iter_rows("dataset_groups", split="train"):
-        own = row["candidates"][row["sources"].index("agent")]
+def demonstrations(lake: Lake, windows: Windows, kind: Literal["placebo", "fixes"]) -> Change:
+    """Return the change of what SFT repeats, where that fits the window: see ``arms.Arm``."""
+    found = []
+    table = "dataset_groups" if kind == "placebo" else "dataset_pairs"
+    for row in lake.iter_rows(table, split="train"):
+        if kind == "placebo":
+            action = [row["candidates"][row["sources"].index("agent")]]
+        else:
+            action = row["chosen"]
+        prompt = Prompt(windows, row)
         try:
-            window = windows.window(row["prompt"], row["tools"])
-            recorded[row["state_id"]] = windows.response_ids(*window, own)
+            found.append(
+                Demonstration(row["state_id"], prompt.ids, prompt.response(prompt.action(action)))
+            )
         except Dropped as reason:
-            print(f"placebo, state {row['state_id']} left out: {reason}", flush=True)
+            print(f"{kind}, state {row['state_id']} left out: {reason}", flush=True)
 
-    def change(data: Any) -> Any:
-        rows = [
-            msgspec.structs.replace(row, response_ids=recorded[row.id])
-            for row in data.demonstrations
-            if row.id in recorded
-        ]
-        return msgspec.structs.replace(data, demonstrations=rows)
+    def change(data: TrainingData) -> TrainingData:
+        kept = data.demonstrations if kind == "fixes" else ()
+        return msgspec.structs.replace(data, demonstrations=[*kept, *found])
 
     return change
 
 
 def name_of(plan: Plan) -> str:
     """Return the folder name of a plan."""
-    return f"{plan.coverage}-{plan.wrong}wrong-{plan.count}-seed{plan.seed}"
+    other = [word for word in (plan.hints, plan.pairs) if word not in ("culprit", "all")]
+    words = [plan.coverage, f"{plan.shared}shared", str(plan.count), *other, f"seed{plan.seed}"]
+    return "-".join(words)
 
 
 def is_done(run_dir: Path, recipe: TrainingRecipe, last: str) -> bool:
@@ -240,35 +334,33 @@ def _prompts(lake: Lake, table: str) -> Iterator[list[dict[str, Any]]]:
         yield row["prompt"]
 
 
-def _chosen(names: Sequence[str] | None, lora: int) -> list[str]:
-    """Return the arms that are named, or all that the student can be."""
-    if names is None:
-        return [name for name, arm in ARMS.items() if not (lora and arm.replicas)]
-    unknown = [name for name in names if name not in ARMS]
+def _chosen(options: argparse.Namespace) -> list[str]:
+    """Return the arms that are named, or those of the default or of --all."""
+    lora = options.lora
+    if options.arms is None:
+        names = ARMS if options.all else DEFAULT
+        return [name for name in names if not (lora and ARMS[name].replicas)]
+    unknown = [name for name in options.arms if name not in ARMS]
     if unknown:
         raise InputError(f"--arms: no arm {unknown[0]!r}; there are {', '.join(ARMS)}")
-    whole = [name for name in names if lora and ARMS[name].replicas]
+    whole = [name for name in options.arms if lora and ARMS[name].replicas]
     if whole:
         raise InputError(f"--arms: {whole[0]} merges whole models; leave it out, or --lora 0")
-    return list(names)
+    return list(options.arms)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    def words(text: str) -> list[str]:
-        return text.split(",")
-
-    def numbers(text: str) -> list[int]:
-        return [int(part) for part in text.split(",")]
-
     parser = argparse.ArgumentParser(prog="make proof", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("proof"))
-    parser.add_argument("--arms", type=words)
-    parser.add_argument("--seeds", type=numbers, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--coverage", type=words, default=["half", "full"])
-    parser.add_argument("--wrong", type=numbers, default=[0, 1, 2], help="wrong teachers of three")
-    parser.add_argument("--sessions", type=int, default=80)
+    parser.add_argument("--arms", type=lambda text: text.split(","))
+    parser.add_argument("--all", action="store_true", help="every arm, and other teachers")
+    parser.add_argument("--development", action="store_true", help="known sessions, for choosing")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many ({SEEDS})")
+    parser.add_argument("--sessions", type=int, default=SESSIONS)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--held-out", type=int, default=120, help="sessions measured on (120)")
+    said = f"sessions measured on ({HELD_OUT})"
+    parser.add_argument("--held-out", type=int, default=HELD_OUT, help=said)
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--model", help="folder or Hub id of a student in place of the small one")
     parser.add_argument("--lora", type=int, default=0, help="rank; 0 (default): every parameter")
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
@@ -277,6 +369,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     given = (options.lora, options.dtype, options.tools) != (0, "fp32", TOOLS)
     if given and not options.model:
         parser.error("--lora, --dtype and --tools belong to --model")
+    if options.model:
+        options.jobs = 1  # of a device there is one
     return options
 
 

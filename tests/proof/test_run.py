@@ -1,58 +1,83 @@
-"""The grid's folders: what is kept, what is refused, and the command that users run."""
+"""The grid's folders: what is drawn, kept and refused, and the command that users run."""
+
+import json
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from composer_pipeline.errors import InputError
 from composer_pipeline.training.run import train
 from examples.proof import run
 from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
-from examples.proof.toolworld.pipeline import Plan
+from examples.proof.toolworld.pipeline import Plan, evaluation_states
+from examples.proof.toolworld.world import for_test, held_out_sessions
 from examples.proof.train import train_arm
 
 PLAN = Plan(seed=1, count=12, coverage="full")
+SMALL = ["--sessions", "12", "--steps", "2", "--seeds", "1", "--held-out", "12", "--jobs", "1"]
 
 
 @pytest.fixture(scope="module")
 def proved(tmp_path_factory):
     out = tmp_path_factory.mktemp("proof")
-    run.prove(out, ["sft"], [PLAN], steps=2)
+    assert run.main([*SMALL, "--out", str(out), "--arms", "sft"]) == 0
     return out
+
+
+def only(proved, arm):
+    return next((proved / run.RUNS).glob(f"*/{arm}"))
 
 
 @pytest.mark.slow
 def test_finished_arms_are_kept_and_killed_ones_run_again(proved, capsys):
-    finished = proved / "runs" / run.name_of(PLAN) / "sft" / "results.parquet"
+    finished = only(proved, "sft") / "results.parquet"
     before = finished.stat().st_mtime_ns
     killed = finished.parent.with_name("sft-recorded")
     killed.mkdir()
     (killed / "left").touch()
-    run.prove(proved, ["sft", "sft-recorded"], [PLAN], steps=2)
+    drawn = (proved / "test.json").read_bytes()
+    argv = [*SMALL, "--out", str(proved), "--arms", "sft,sft-recorded"]
+    assert run.main(argv) == 0
     assert finished.stat().st_mtime_ns == before
     assert not (killed / "left").exists()
     assert (killed / "results.parquet").is_file()
-    said = capsys.readouterr().out
-    assert "sft: kept" in said
-    page = (proved / "report.md").read_text()
-    assert "SFT on what the agent did (placebo)" in page
-    assert "### full coverage, " in page
+    assert (proved / "test.json").read_bytes() == drawn
+    assert "sft: kept" in capsys.readouterr().out
+    assert "SFT on what the agent did (placebo)" in (proved / "report.md").read_text()
 
 
-def test_a_run_of_another_recipe_is_named(proved):
-    with pytest.raises(InputError, match="is the run of another recipe"):
-        run.prove(proved, ["sft"], [PLAN], steps=3)
+def test_the_test_sessions_and_seeds_follow_from_what_was_drawn(proved):
+    test = json.loads((proved / "test.json").read_bytes())
+    assert not test["development"]
+    kept = held_out_sessions(12, seed=test["seed"], accept=for_test)
+    assert set(test["families"]) == {state.state_id for state in evaluation_states(kept)}
+    assert only(proved, "sft").parent.name.endswith(f"-seed{test['seed'] + 1}")
+
+
+def test_two_runs_draw_two_tests_and_the_development_world_is_one(tmp_path):
+    made = [run.drawn(tmp_path / f"{i}.json", 4, development=i > 1) for i in range(4)]
+    assert made[0].families.keys() != made[1].families.keys()
+    assert made[2] == made[3]
+
+
+def test_a_run_of_other_options_is_named(proved, capsys):
+    argv = [*SMALL, "--out", str(proved), "--arms", "sft", "--steps", "3"]
+    assert run.main(argv) == 2
+    assert "is the run of another recipe" in capsys.readouterr().err
+    assert run.main([*argv, "--development"]) == 2
+    assert "is of other --held-out or --development" in capsys.readouterr().err
 
 
 def test_an_unknown_arm_is_named(tmp_path, capsys):
-    assert run.main(["--out", str(tmp_path), "--arms", "sfd"]) == 2
+    assert run.main(["--out", str(tmp_path / "out"), "--arms", "sfd"]) == 2
     assert "no arm 'sfd'; there are sft-recorded, sft" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_an_arm_through_the_trainers_command_is_the_same_model(proved, tmp_path):
+def test_an_arm_through_the_trainers_command_is_the_same_model(tmp_path):
     """What the proof trains in its process is what ``composer-pipeline train`` gives."""
-    lake = run.dataset(proved / "data" / run.name_of(PLAN), PLAN)
+    lake = run.dataset(tmp_path / "data" / run.name_of(PLAN), PLAN)
     recipe = recipe_of(
         ARMS["composer"].terms, name="composer", steps=4,
         diloco={"replicas": 1, "inner_steps": 4}, norms_every=4,
@@ -67,8 +92,22 @@ def test_an_arm_through_the_trainers_command_is_the_same_model(proved, tmp_path)
     assert any(not torch.allclose(here[name], base[name], atol=1e-4) for name in base)
 
 
+@pytest.mark.slow
+def test_own_fixes_are_repeated_beside_the_successes_and_nobody_was_asked(tmp_path):
+    plan = ARMS["own"].plan(Plan(seed=2, count=24))
+    lake = run.dataset(tmp_path / run.name_of(plan), plan)
+    recipe = recipe_of_arm("own", seed=2, steps=1)
+    change = run.demonstrations(lake, run.windows_of(recipe), "fixes")
+    data = change(run.TrainingData(demonstrations=["a success"]))
+    pairs = list(lake.iter_rows("dataset_pairs", split="train"))
+    assert data.demonstrations[0] == "a success"
+    assert [d.id for d in data.demonstrations[1:]] == [row["state_id"] for row in pairs]
+    assert {row["source"] for row in pairs} == {"fixup", "recovery"}
+    assert not lake.rows("replies")
+
+
 def test_replicas_share_the_rows_of_a_step():
-    whole = recipe_of_arm("lean", seed=1, steps=60)
+    whole = recipe_of_arm("shipped", seed=1, steps=60)
     for name in ("diloco-1", "diloco-2", "diloco-4", "diloco-killed"):
         recipe = recipe_of_arm(name, seed=1, steps=60)
         rows = recipe.channels.rows_per_step()
@@ -77,3 +116,16 @@ def test_replicas_share_the_rows_of_a_step():
         assert recipe.total_steps == whole.total_steps == 60
         assert recipe.channels.weights() == whole.channels.weights()
         assert recipe.rounds == 6
+
+
+def test_other_teachers_are_tried_with_all_and_only_where_there_are_some(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(run, "prove", lambda out, todo, *_, **__: asked.extend(todo))
+    argv = ["--all", "--seeds", "2", "--held-out", "4", "--out", str(tmp_path)]
+    assert run.main(argv) == 0
+    cells = {(plan.coverage, plan.shared) for plan, _ in asked}
+    assert cells == {run.MAIN, *run.OTHERS}
+    assert {arm for _, arm in asked} == set(ARMS)
+    alone = [plan for plan, arm in asked if arm == "culprit"]
+    assert [(plan.coverage, plan.shared) for plan in alone] == [run.MAIN] * 2
+    assert len(asked) == len(set(asked))

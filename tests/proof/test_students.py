@@ -24,9 +24,9 @@ from examples.proof.toolworld.world import held_out_sessions
 MODEL = str(base_dir())
 GRID = [
     "--model", MODEL, "--lora", "4", "--tools", "0", "--sessions", "12", "--steps", "3",
-    "--seeds", "1", "--coverage", "full", "--wrong", "0", "--held-out", "4",
+    "--seeds", "1", "--held-out", "4", "--development",
 ]  # fmt: skip
-FOLDER = "full-0wrong-12-seed1"
+FOLDER = "half-25shared-12-seed1"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def proved(tmp_path_factory):
     """Two arms of an adapter, the second behind a run that was killed."""
     out = tmp_path_factory.mktemp("student")
     assert run.main([*GRID, "--out", str(out), "--arms", "sft-recorded"]) == 0
-    assert run.main([*GRID, "--out", str(out), "--arms", "sft-recorded,sdpo-anchor"]) == 0
+    assert run.main([*GRID, "--out", str(out), "--arms", "sft-recorded,shipped"]) == 0
     return out
 
 
@@ -68,7 +68,7 @@ def test_tools_are_offered_where_they_have_room(states):
 
 def test_a_student_is_in_the_recipe_of_each_arm_and_its_terms_stay(states):
     student = student_of(MODEL, states, lora=16, dtype="bf16", tools=0)
-    for name in ("composer", "grpo", "sdpo-live"):
+    for name in ("composer", "grpo", "composer-live"):
         own, other = (recipe_of_arm(name, seed=2, steps=5, student=s) for s in (None, student))
         assert other.channels == own.channels
         assert (other.seed, other.total_steps) == (2, 5)
@@ -81,16 +81,16 @@ def test_a_student_is_in_the_recipe_of_each_arm_and_its_terms_stay(states):
 @pytest.mark.slow
 def test_an_adapter_is_trained_and_the_base_is_measured_once(proved):
     folder = proved / "runs" / FOLDER
-    arms = ("sft-recorded", "sdpo-anchor")
+    arms = ("sft-recorded", "shipped")
     first, second = (read_results(folder / arm / "results.parquet") for arm in arms)
-    assert list(second) == [BASE, "sdpo-anchor"]
+    assert list(second) == [BASE, "shipped"]
     assert first[BASE] == second[BASE]
     assert {r.state_id for r in second[BASE]} == {
         s.state_id for s in read_states(proved / "states.parquet")
     }
-    assert all(r.kl is not None and r.kl >= -1e-6 for r in second["sdpo-anchor"])
-    assert sum(r.kl or 0.0 for r in second["sdpo-anchor"]) > 0
-    assert (folder / "sdpo-anchor" / "model" / "adapter_config.json").is_file()
+    assert all(r.kl is not None and r.kl >= -1e-6 for r in second["shipped"])
+    assert sum(r.kl or 0.0 for r in second["shipped"]) > 0
+    assert (folder / "shipped" / "model" / "adapter_config.json").is_file()
 
 
 def test_the_base_is_the_one_without_adapter(proved):
@@ -102,15 +102,15 @@ def test_the_base_is_the_one_without_adapter(proved):
     base = Arm(BASE, load_base(recipe.model, recipe).eval())
     states = read_states(proved / "states.parquet")
     alone = measure(states, [base], windows_of(recipe)).results[BASE]
-    kept = read_results(proved / "runs" / FOLDER / "sdpo-anchor" / "results.parquet")[BASE]
+    kept = read_results(proved / "runs" / FOLDER / "shipped" / "results.parquet")[BASE]
     for a, b in zip(alone, kept, strict=True):
         assert (a.state_id, a.answer) == (b.state_id, b.answer)
         assert a.logp_right == pytest.approx(b.logp_right, abs=1e-4)
 
 
 def test_the_report_says_the_student_its_rows_and_its_steps(proved):
-    numbers = json.loads((proved / "runs" / FOLDER / "sdpo-anchor" / "numbers.json").read_bytes())
-    data = TrainingData.load(proved / "runs" / FOLDER / "sdpo-anchor" / "data")
+    numbers = json.loads((proved / "runs" / FOLDER / "shipped" / "numbers.json").read_bytes())
+    data = TrainingData.load(proved / "runs" / FOLDER / "shipped" / "data")
     assert {k: n for k, n in numbers.items() if k.startswith("rows ")} == {
         f"rows {channel}": n for channel, n in data.counts().items() if n
     }
@@ -118,7 +118,7 @@ def test_the_report_says_the_student_its_rows_and_its_steps(proved):
     assert f"Student: {MODEL}, fp32, LoRA of rank 4 on every linear map; prompts of up to" in page
     line = next(row for row in page.splitlines() if "| rows sdpo: " in row)
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[0] == "SDPO + anchor"
+    assert cells[0] == ARMS["shipped"].what
     assert cells[1] == rows_said(numbers)[0]
     assert cells[3] == f"{numbers['hints_kept_share']:.0%}"
     assert float(cells[4]) == pytest.approx(numbers["step_seconds"], abs=0.006)
@@ -138,10 +138,10 @@ def test_rows_that_do_not_fit_are_counted_and_said(proved, states, tmp_path, cap
     assert lengths[0] < lengths[-1]
     (tmp_path / "data").symlink_to(proved / "data")
     student["data"]["max_completion_tokens"] = max(8, lengths[-1] - 1)
-    plan = Plan(1, 12, "full", 0)
+    plan = Plan(1, 12, *run.MAIN)
     fitting = [s for s in states if len(rows_of(windows(student), [s])[0])]
     assert fitting
-    run.prove(tmp_path, ["sft"], [plan], steps=1, states=fitting, student=student)
+    run.prove(tmp_path, [(plan, "sft")], fitting, steps=1, student=student)
     lost = sum(n > student["data"]["max_completion_tokens"] for n in lengths)
     assert lost
     said = f"left out, sft: response is too long: {lost}"
@@ -168,7 +168,10 @@ def test_arms_that_merge_whole_models_need_no_adapter(tmp_path, capsys):
     argv = [*GRID, "--out", str(tmp_path), "--arms", "sft,diloco-2"]
     assert run.main(argv) == 2
     assert "--arms: diloco-2 merges whole models" in capsys.readouterr().err
-    adapter, whole = run._chosen(None, 16), run._chosen(None, 0)
+    adapter, whole = (
+        run._chosen(run._options(["--all", *more]))
+        for more in (["--model", MODEL, "--lora", "16"], [])
+    )
     assert whole == list(ARMS)
     assert set(whole) - set(adapter) == {"diloco-1", "diloco-2", "diloco-4", "diloco-killed"}
 
@@ -215,4 +218,4 @@ def test_main_measures_steps_then_runs_the_grid(proved, tmp_path, monkeypatch):
 
 def test_another_evaluation_set_is_refused(proved, states):
     with pytest.raises(InputError, match="is the evaluation set of another"):
-        run.prove(proved, ["sft"], [Plan(1, 12, "full", 0)], steps=3, states=states[:-1])
+        run.prove(proved, [(Plan(1, 12, *run.MAIN), "sft")], states[:-1], steps=3)

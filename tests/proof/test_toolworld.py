@@ -1,4 +1,4 @@
-"""The small world: recounted by readers that share no code with it."""
+"""The small world: read back by readers that share no code with it."""
 
 import json
 from collections import Counter
@@ -15,13 +15,16 @@ from composer_pipeline.training.windows import Windows
 from examples.proof.toolworld.pipeline import (
     Plan,
     evaluation_states,
+    families,
     make_dataset,
     recorded_sessions,
 )
 from examples.proof.toolworld.student import SESSIONS, WINDOW, tokenizer
 from examples.proof.toolworld.world import (
-    answer_all,
-    everything,
+    NOISE,
+    for_development,
+    for_test,
+    for_training,
     held_out_sessions,
     sessions,
     training_random,
@@ -29,34 +32,23 @@ from examples.proof.toolworld.world import (
     write_session,
 )
 
-#: (sessions, seed, half coverage) to states, error states and pairs, from two other generators.
-COUNTS = {
-    (40, 1, False): (152, 32, 30), (40, 2, False): (155, 35, 34), (40, 3, False): (156, 36, 33),
-    (80, 1, True): (306, 66, 32), (80, 2, True): (309, 69, 34), (80, 3, True): (311, 71, 20),
-    (80, 1, False): (306, 66, 64), (80, 2, False): (309, 69, 66), (80, 3, False): (311, 71, 66),
-    (150, 0, False): (577, 127, 124),
-}  # fmt: skip
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_dataset(Plan(seed=1, count=40), tmp_path_factory.mktemp("world"))
 
 
-@pytest.mark.parametrize(("plan", "counts"), COUNTS.items())
-def test_draws_give_the_known_counts(plan, counts):
-    count, seed, half = plan
-    random = training_random(seed)
-    drawn = sessions(random, count, everything)
-    answers = answer_all(random, drawn)
-    steps = [step for recorded in drawn for step in recorded.steps()]
-    pairs = sum(
-        answer.is_pair
-        for recorded, of_session in zip(drawn, answers, strict=True)
-        for answer in of_session
-        if not (half and recorded.world.bug % 2)
-    )
-    assert (len(steps), sum(step.failed for step in steps), pairs) == counts
+def rows_of(lake, table: str) -> list[dict]:
+    return ds.dataset(f"{lake.url}/{table}", partitioning="hive").to_table().to_pylist()
 
 
-def read_naively(folder: Path) -> dict[str, list[dict]]:
-    """Return file to its calls in order: name, input, and whether the result is an error."""
-    files = {}
+def hints_of(made) -> list[dict]:
+    return list(made.lake.iter_rows("dataset_hints", split="train"))
+
+
+def read_naively(folder: Path) -> list[list[dict]]:
+    """Return the calls of each file: name, input, result, and whether that is an error."""
+    files = []
     for path in sorted(folder.rglob("*.jsonl")):
         calls: dict[str, dict] = {}
         for text in path.read_text().splitlines():
@@ -65,48 +57,81 @@ def read_naively(folder: Path) -> dict[str, list[dict]]:
                 if block["type"] == "tool_use":
                     calls[block["id"]] = {"name": block["name"], "input": block["input"]}
                 elif block["type"] == "tool_result":
-                    calls[block["tool_use_id"]]["failed"] = block.get("is_error", False)
-        files[path.stem] = list(calls.values())
+                    failed = block.get("is_error", False)
+                    calls[block["tool_use_id"]] |= {"failed": failed, "said": block["content"]}
+        files.append(list(calls.values()))
     return files
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_files_hold_the_known_states_and_errors(tmp_path, seed):
-    drawn = sessions(training_random(seed), 40, everything)
-    write_files([write_session(r, f"{seed}-{i}") for i, r in enumerate(drawn)], tmp_path)
-    files = read_naively(tmp_path)
-    calls = [call for session in files.values() for call in session]
-    assert len(files) == 40
-    assert (len(calls), sum(call["failed"] for call in calls)) == COUNTS[40, seed, False][:2]
-    for session in files.values():
-        right = [call["name"] for call in session if not call["failed"]]
-        assert right == ["Read", "Edit", "Bash"]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return make_dataset(Plan(seed=1, count=40, coverage="half"), tmp_path_factory.mktemp("world"))
-
-
-def rows_of(lake, table: str) -> list[dict]:
-    return ds.dataset(f"{lake.url}/{table}", partitioning="hive").to_table().to_pylist()
+def test_a_session_ends_with_its_bug_fixed_and_checked(tmp_path):
+    """Where the text of the file is followed by hand, the last edit has written the right word."""
+    drawn = sessions(training_random(3), 80)
+    write_files([write_session(r, f"{i:03}") for i, r in enumerate(drawn)], tmp_path)
+    later = 0
+    for calls in read_naively(tmp_path):
+        text, failed = "", [call["failed"] for call in calls]
+        for call in calls:
+            if call["name"] == "Read" and not call["failed"]:
+                text = call["said"].partition("→")[2]
+            if call["name"] == "Edit" and not call["failed"]:
+                assert call["input"]["old_string"] == text
+                text = call["input"]["new_string"]
+        assert text[0] == "w"
+        done = [call["input"]["command"].split()[0] for call in calls if call["name"] == "Bash"]
+        assert done[-1] == "mypy"
+        assert not failed[-1]
+        assert sum(failed) <= 1
+        later += any(call["failed"] and "error: The line must be" in call["said"] for call in calls)
+    assert later > 10
 
 
 @pytest.mark.slow
 def test_what_was_written_is_what_states_hold(made):
-    truth = {m: step.action for written in made.written for m, step in written.truth.items()}
+    truth = {m: step for written in made.written for m, step in written.truth.items()}
     states = list(load_states(made.lake))
     assert {state.message_id for state in states} == set(truth)
     for state in states:
-        calls = [(call.name, call.arguments) for call in state.action.tool_calls]
-        assert calls == [(call.name, call.arguments) for call in truth[state.message_id].tool_calls]
-        step = next(w.truth[state.message_id] for w in made.written if state.message_id in w.truth)
-        assert bool(state.hint) == step.failed
+        step = truth[state.message_id]
+        assert state.action.tool_calls[0].name == step.action.tool_calls[0].name
+        assert state.action.tool_calls[0].arguments == step.action.tool_calls[0].arguments
+        assert bool(state.hint) == step.refused
 
 
-def test_pairs_are_those_of_a_naive_vote(made):
+def test_each_mistake_has_its_hint_where_it_was_made_and_an_edit_that_failed_later_its_fix(made):
+    truth = {m: (w, step) for w in made.written for m, step in w.truth.items()}
+    of = {s.state_id: truth[s.message_id] for s in load_states(made.lake)}
+    mistakes = {name for name, (_, step) in of.items() if step.failed}
+    assert {row["state_id"] for row in made.lake.rows("hints")} == mistakes
+    fixed = {r["state_id"]: r for r in made.lake.rows("pairs") if r["source"] == "fixup"}
+    late = {name for name in mistakes if of[name][0].recorded.world.family == "later"}
+    assert {name for name in late if name in fixed} | asked_of(made) >= late
+    for name, row in fixed.items():
+        (call,) = row["chosen"][0]["tool_calls"]
+        right = of[name][1].right.tool_calls[0]
+        given = call["function"]["arguments"]
+        given = json.loads(given) if isinstance(given, str) else given
+        assert given == right.arguments
+
+
+def asked_of(made) -> set[str]:
+    return {reply["state_id"] for reply in rows_of(made.lake, "replies")}
+
+
+def test_what_is_said_is_wrong_at_the_stated_rate(tmp_path):
+    drawn = [r for r in sessions(training_random(5), 600) if r.mistaken]
+    noisy = 0
+    for each in drawn:
+        right = each.world.right(each.world.hard_step)
+        noisy += each.world.told(wrong=each.noisy) != right
+        assert each.world.told() == right
+        assert each.world.feedback() != each.world.feedback(wrong=True)
+    assert abs(noisy / len(drawn) - NOISE) < 0.06
+
+
+def test_pairs_of_teachers_are_those_of_a_naive_vote(made):
     """Two of three equal replies against the recorded call, counted from the raw replies."""
-    states = {row["state_id"]: json.loads(row["action"]) for row in state_rows(made)}
+    truth = {m: step for w in made.written for m, step in w.truth.items()}
+    of = {s.state_id: truth[s.message_id] for s in load_states(made.lake)}
     votes: dict[str, Counter[str]] = {}
     for reply in rows_of(made.lake, "replies"):
         if reply["status"] == "ok":
@@ -115,100 +140,63 @@ def test_pairs_are_those_of_a_naive_vote(made):
         state
         for state, counted in votes.items()
         for action, count in counted.items()
-        if count >= 2 and action != told(states[state])
+        if count >= 2 and action != told(json.loads(of[state].action.to_json()))
     }
     assert against
-    assert {row["state_id"] for row in rows_of(made.lake, "pairs")} == against
-    assert not {state for state in votes if day_of(made, state) == "2026-11-03"}
+    pairs = {r["state_id"] for r in made.lake.rows("pairs") if r["n_teachers"]}
+    assert pairs == against
+    assert 0 < made.spent_usd < 1
+    days = {r["state_id"]: str(r["day"]) for r in rows_of(made.lake, "states")}
+    assert {days[state] for state in votes} == {"2026-11-02"}  # half coverage
 
 
 def told(action: dict) -> str:
     return json.dumps([[c["name"], c["arguments"]] for c in action["tool_calls"]], sort_keys=True)
 
 
-def state_rows(made) -> list[dict]:
-    truth = {m: step for written in made.written for m, step in written.truth.items()}
-    rows = rows_of(made.lake, "states")
-    for row in rows:
-        if row["action"] is None:  # it stands in the chain
-            row["action"] = truth[row["message_id"]].action.to_json()
-    return rows
+def test_a_shared_misconception_is_a_wrong_consensus():
+    def wrong(shared: int) -> tuple[int, int]:
+        _drawn, answered = recorded_sessions(Plan(seed=1, count=300, shared=shared))
+        hard = [a for of in answered for a in of if a.step.kind == "hard" and a.consensus]
+        return len(hard), sum(a.consensus != a.step.right for a in hard)
+
+    assert wrong(0)[1] <= 2  # two that err alone may say the same
+    total, misled = wrong(25)
+    assert 0.17 < misled / total < 0.33
+    assert wrong(60)[1] > 2 * misled * 0.8
 
 
-def day_of(made, state_id: str) -> str:
-    return next(str(r["day"]) for r in rows_of(made.lake, "states") if r["state_id"] == state_id)
-
-
-def test_half_coverage_asks_even_bug_types_alone_and_costs_money(made):
-    bugs = {
-        int(row["prompt"][1]["content"][5])
-        for row in made.lake.iter_rows("dataset_groups", split="train")
+@pytest.mark.parametrize("seed", [0, 77])
+def test_training_development_and_test_share_no_world(seed):
+    kept = {
+        name: held_out_sessions(240, seed=seed, accept=accept)
+        for name, accept in (("development", for_development), ("test", for_test))
     }
-    assert bugs <= {0, 2, 4}
-    assert {int(r["prompt"][1]["content"][5]) for r in hints_of(made)} > bugs
-    assert 0 < made.spent_usd < 1
-
-
-def hints_of(made) -> list[dict]:
-    return list(made.lake.iter_rows("dataset_hints", split="train"))
-
-
-def test_feedback_is_truthful_and_comes_from_tools_and_from_the_user(made):
-    truth = {prompt_and_action(r): r["hint"] for r in hints_of(made)}
-    assert {r["source"] for r in hints_of(made)} == {
-        "tool_error", "user_rejection", "exit_code", "user_correction",
-    }  # fmt: skip
-    for (_, action), hint in truth.items():
-        name, arguments = action
-        if name == "Edit":
-            wrong = int(json.loads(arguments)["new_string"][1:])
-            assert f"expects w{wrong - 1}" in hint
-        else:
-            assert "Use Read" in hint if name == "Open" else "tests/test_f" in hint
-
-
-def prompt_and_action(row: dict) -> tuple:
-    function = row["action"][0]["tool_calls"][0]["function"]
-    return prompt_hash(row["prompt"]), (function["name"], json.dumps(function["arguments"]))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_held_out_sessions_share_no_world_with_training(seed):
-    held_out = {recorded.world for recorded in held_out_sessions()}
-    assert len(held_out) == 120
-    prompts = {world.prompt for world in held_out}
     trained = recorded_sessions(Plan(seed=seed, count=150))[0] + sessions(Random(0), SESSIONS)
-    assert not prompts & {recorded.world.prompt for recorded in trained}
-    # Each file and each bug type is known: what is new is that they stand together.
-    assert {w.file for w in held_out} == {recorded.world.file for recorded in trained}
-    assert {w.bug for w in held_out} == {recorded.world.bug for recorded in trained}
+    prompts = {name: {r.world.prompt for r in some} for name, some in kept.items()}
+    prompts["training"] = {r.world.prompt for r in trained}
+    assert not prompts["development"] & prompts["test"]
+    assert not (prompts["development"] | prompts["test"]) & prompts["training"]
+    for some in kept.values():
+        assert len({r.world for r in some}) == 240
+        # Each file and each bug is known: what is new is that they stand together.
+        assert {r.world.file for r in some} <= {r.world.file for r in trained}
+        assert {r.world.bug for r in some} == {r.world.bug for r in trained}
+        assert all(not for_training(r.world) and r.mistaken and not r.noisy for r in some)
 
 
 def test_held_out_states_share_no_prompt_with_the_dataset(made):
-    states = evaluation_states(held_out_sessions())
+    kept = held_out_sessions(60, seed=3, accept=for_test)
+    states = evaluation_states(kept)
     kinds = Counter(state.kind for state in states)
-    assert kinds["hard_covered"] + kinds["hard_uncovered"] == 120
-    assert kinds["easy"] == 240
-    assert kinds["recovery"] == 120
+    assert kinds["hard_covered"] + kinds["hard_uncovered"] == kinds["recovery"] == 60
     tables = ("dataset_pairs", "dataset_groups", "dataset_hints")
     rows = [row for table in tables for row in made.lake.iter_rows(table, split="train")]
     trained = {prompt_hash(row["prompt"]) for row in rows}
     check_disjoint(states, {written.session.session_id for written in made.written}, trained)
-    assert not trained & {prompt_hash(state.messages) for state in states}
-    assert content_hash(states) == content_hash(evaluation_states(held_out_sessions()))
-
-
-def test_two_wrong_teachers_of_three_make_wrong_pairs():
-    def wrong_pairs(wrong: int) -> tuple[int, int]:
-        _drawn, answered = recorded_sessions(Plan(seed=1, count=80, wrong=wrong))
-        pairs = [a for of_session in answered for a in of_session if a.is_pair]
-        return len(pairs), sum(a.consensus != a.step.right for a in pairs)
-
-    assert wrong_pairs(0)[1] == 0
-    assert wrong_pairs(1)[1] == 0
-    assert wrong_pairs(1)[0] < wrong_pairs(0)[0]
-    total, wrong = wrong_pairs(2)
-    assert wrong > 0.9 * total
+    assert content_hash(states) == content_hash(evaluation_states(kept))
+    assert content_hash(states) != content_hash(evaluation_states(held_out_sessions(60, seed=4)))
+    assert set(families(kept)) == {state.session_id for state in states}
 
 
 def test_the_students_words_cover_every_prompt_and_action(made):

@@ -24,7 +24,6 @@ from composer_pipeline.survival.stage import evaluate_outcomes
 from composer_pipeline.traces.ingest import ingest
 from examples.proof.toolworld.pipeline import Plan, recorded_sessions
 from examples.proof.toolworld.world import (
-    BUGS,
     PROJECT,
     Recorded,
     Written,
@@ -102,11 +101,9 @@ def plant(plan: Plan, folder: Path, *, unseen: float = 1.0) -> Planted:
         history.commit(name, before, at - EVERY / 4)
         session = _session(recorded, f"{plan.seed}-{number}", at, random, unseen)
         message, fix = _applied(session, before)
-        right[message] = fix == f"w{recorded.world.bug}"
+        right[message] = fix == recorded.world.word()
         kept[message] = random.random() >= (SPOILED if right[message] else CORRECTED)
-        other = (
-            f"w{(recorded.world.bug + 3) % BUGS}" if right[message] else f"w{recorded.world.bug}"
-        )
+        other = recorded.world.word(3 if right[message] else 0)
         wanted = fix if kept[message] else other
         history.commit(name, before.replace(symbol, wanted), at + EVERY / 2)
         written.append(session)
@@ -121,20 +118,20 @@ def plant(plan: Plan, folder: Path, *, unseen: float = 1.0) -> Planted:
 def _session(
     recorded: Recorded, slug: str, at: dt.datetime, random: Random, unseen: float
 ) -> Written:
-    edits_wrongly = recorded.world.hard_step == 1 and recorded.mistaken
-    if edits_wrongly and random.random() < unseen:
-        recorded = replace(recorded, seen=False)
+    if recorded.world.hard_step == 1 and recorded.mistaken:
+        if random.random() < unseen:
+            recorded = replace(recorded, seen=False)
+        elif recorded.world.family == "later":  # applied, so that git would see it all the same
+            recorded = replace(recorded, mistaken=False)
     return write_session(recorded, f"kto-{slug}", f"{at:%Y-%m-%dT%H:%M}")
 
 
 def _applied(session: Written, before: str) -> tuple[str, str]:
     """Return the message of the edit that was applied and what it wrote; record the file before."""
-    steps = session.truth.items()
-    seen = session.recorded.seen
     message, fix = next(
         (message, str(step.action.tool_calls[0].arguments["new_string"]))
-        for message, step in steps
-        if step.number == 1 and not (step.failed and seen)
+        for message, step in session.truth.items()
+        if step.number == 1 and not step.refused
     )
     call = session.session.recorded[message].tool_calls[0].id
     for record in session.session.main.records:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
+from random import Random
+from typing import Any, Literal
 
 from composer_pipeline.chat.convert import to_chat
 from composer_pipeline.chat.tools import Toolsets
@@ -14,7 +17,7 @@ from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.evaluation.states import EvaluationState, Kind
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization.stage import normalize
-from composer_pipeline.preferences.hints import build_hints
+from composer_pipeline.preferences.hints import build_hints, span_text
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import GATES, PreferenceRules
 from composer_pipeline.settings import recipes_dir
@@ -27,6 +30,7 @@ from examples.proof.toolworld.world import (
     KEY_VARIABLE,
     PROJECT,
     Answers,
+    Family,
     Recorded,
     Step,
     ToolworldScript,
@@ -46,14 +50,27 @@ CEILING = Decimal("1.00")
 _KEY = "toolworld-loopback"
 
 
+#: State that a hint stands at: the one that caused the mistake, as the product has it; the one
+#: that showed it; the state after the right one; one that was dealt to another hint.
+Place = Literal["culprit", "flagged", "next", "shuffled"]
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What is recorded and who teaches."""
+    """What is recorded, who teaches, and where hints stand.
+
+    ``coverage`` is whose mistakes teachers are asked about: ``full``, ``half`` of the bugs, or
+    ``none``. ``shared`` is the probability in percent that all teachers have one misconception at a
+    hard state. ``pairs`` leaves out those of teachers, or takes what was chosen for what was
+    rejected.
+    """
 
     seed: int = 1
     count: int = 80
     coverage: str = "half"
-    wrong: int = 0
+    shared: int = 0
+    hints: Place = "culprit"
+    pairs: Literal["all", "own", "swapped"] = "all"
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ def recorded_sessions(plan: Plan) -> tuple[list[Recorded], list[list[Answers]]]:
     """Return the sessions of a plan and the teachers' answers to each state."""
     random = training_random(plan.seed)
     drawn = sessions(random, plan.count)
-    return drawn, answer_all(random, drawn, wrong=plan.wrong)
+    return drawn, answer_all(random, drawn, shared=plan.shared / 100)
 
 
 def make_dataset(plan: Plan, folder: Path) -> Made:
@@ -87,14 +104,49 @@ def make_dataset(plan: Plan, folder: Path) -> Made:
     lake = Lake(str(folder / "lake"))
     ingest(lake, [folder / "projects"])
     days = [day for day in DAYS if day in lake.days("states")]
-    asked = days if plan.coverage == "full" else days[:1]
-    with loopback(ToolworldScript(load_states(lake), answers)) as url:
-        report = replay(lake, teacher_set(url), max_usd=CEILING, days=asked)
+    asked = {"full": days, "half": days[:1], "none": []}[plan.coverage]
+    spent = Decimal(0)
+    if asked:
+        with loopback(ToolworldScript(load_states(lake), answers)) as url:
+            spent = replay(lake, teacher_set(url), max_usd=CEILING, days=asked).spent_usd
     build_hints(lake)
-    build_pairs(lake, rules=PreferenceRules(own_pairs=False))  # the arms compare teachers' pairs
+    build_pairs(lake)
+    _change(lake, plan)
     normalize(lake, recipes_dir() / "normalize" / "default.yaml")
     build_dataset(lake, validation_share=0.0, rules=PreferenceRules(accept=GATES))
-    return Made(lake, written, answers, tuple(asked), report.spent_usd)
+    return Made(lake, written, answers, tuple(asked), spent)
+
+
+def _change(lake: Lake, plan: Plan) -> None:
+    """Put hints where a plan wants them, and take the pairs that it has."""
+    for day in lake.days("hints") if plan.hints != "culprit" else ():
+        states = {state.state_id: state for state in load_states(lake, days=[day])}
+        chains = pairwise(sorted(states.values(), key=lambda s: (s.chain_id, s.n_messages)))
+        after = {one.state_id: two.state_id for one, two in chains if one.chain_id == two.chain_id}
+        rows = lake.rows("hints", days=[day])
+        dealt = [row["state_id"] for row in rows]
+        Random(plan.seed).shuffle(dealt)  # noqa: S311  nothing here is a secret
+        moved: dict[str, dict[str, Any]] = {}
+        for row, other in zip(rows, dealt, strict=True):
+            at = {
+                "flagged": row["error_state_id"], "shuffled": other,
+                "next": after.get(row["state_id"]),
+            }[plan.hints]  # fmt: skip
+            if at:
+                span = span_text(states[at].action, row["span_call"])
+                moved.setdefault(at, {**row, "state_id": at, "span_text": span})
+        for row in moved.values():
+            del row["day"]
+        lake.write("hints", [moved[at] for at in sorted(moved)], day=day)
+    for day in lake.days("pairs") if plan.pairs != "all" else ():
+        rows = lake.rows("pairs", days=[day])
+        if plan.pairs == "own":
+            rows = [row for row in rows if not row["n_teachers"]]
+        else:
+            rows = [row | {"chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
+        for row in rows:
+            del row["day"]
+        lake.write("pairs", rows, day=day)
 
 
 @contextmanager
@@ -111,16 +163,18 @@ def loopback(script: ToolworldScript) -> Iterator[str]:
                 os.environ[KEY_VARIABLE] = before
 
 
-def prompts_of(lake: Lake, tables: Sequence[str]) -> Iterator[list[dict[str, object]]]:
-    """Yield the prompt of every training row of dataset tables."""
-    for table in tables:
-        for row in lake.iter_rows(table, columns=["prompt"], split="train"):
-            yield row["prompt"]
+def families(recorded: Sequence[Recorded]) -> dict[str, Family]:
+    """Return session id to the kind of its mistake, as :func:`evaluation_states` writes them."""
+    return {w.session.session_id: w.recorded.world.family for w in _held_out(recorded)}
+
+
+def _held_out(recorded: Sequence[Recorded]) -> list[Written]:
+    return [write_session(each, f"held-out-{i}") for i, each in enumerate(recorded)]
 
 
 def evaluation_states(recorded: Sequence[Recorded]) -> list[EvaluationState]:
     """Return the states of sessions, through the parser and the converter that training uses."""
-    written = [write_session(r, f"held-out-{i}") for i, r in enumerate(recorded)]
+    written = _held_out(recorded)
     truth = {m: (w.recorded.world, step) for w in written for m, step in w.truth.items()}
     out = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -18,6 +18,7 @@ from typing import Any
 
 from composer_pipeline.chat.convert import action_message, to_chat
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.hints import build_hints
 from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.training.recipe import Data
@@ -27,6 +28,7 @@ from examples.proof.toolworld.world import (
     FILES,
     PROJECT,
     SYMBOLS,
+    WORDS,
     sessions,
     write_files,
     write_session,
@@ -50,14 +52,17 @@ _PHRASES = (
     "Fix ", " in ", ".py", ".", "?",
     '<tool_call>\n{"name": "',
     f'", "arguments": {{"file_path": "{PROJECT.cwd}/',
+    f'", "arguments": {{"file_path": "{PROJECT.cwd}/src/',
     '", "old_string": "', '", "new_string": "',
-    '", "arguments": {"command": "pytest tests/test_',
+    '", "arguments": {"command": "pytest tests/test_', '", "arguments": {"command": "mypy ',
     '"}}\n</tool_call>',
     "<tool_response>\n", "\n</tool_response>",
-    "     1→", "The file has been updated.", "1 passed",
+    "     1→", "The file has been updated.", "1 passed in 0.01s", "Success: no issues found",
     "<tool_use_error>", "</tool_use_error>", "Error: No such tool available: Open. Use ",
-    "PreToolUse:Edit hook error: ", "The test expects ",
-    "Exit code 4\n", "ERROR: not found: tests/test_", "\nDid you mean tests/test_",
+    f"File does not exist. Did you mean {PROJECT.cwd}/",
+    "PreToolUse:Edit hook error: ", "The line must be ", ":1: error: The line must be ",
+    "Exit code 1\n", "Exit code 4\n", "ERROR: not found: tests/test_",
+    "\nDid you mean tests/test_",
     REJECTED.rstrip(), STOPPED, "[Request interrupted by user for tool use]", "Run tests/test_",
     HINT,
 )  # fmt: skip
@@ -65,7 +70,7 @@ _PHRASES = (
 
 def words() -> list[str]:
     """Return the vocabulary; a word's place is its id."""
-    numbered = (("f", FILES), ("s", SYMBOLS), ("b", BUGS), ("w", BUGS))
+    numbered = (("f", FILES), ("s", SYMBOLS), ("b", BUGS), ("w", WORDS))
     names = [f"{letter}{i}" for letter, count in numbered for i in range(count)]
     return [PAD, END, START, UNKNOWN, *_PHRASES, *TOOLS, *names]
 
@@ -94,9 +99,9 @@ def tokenizer() -> Any:
 
 #: Token budgets that the longest state of the small world fits.
 WINDOW = Data(
-    max_prompt_tokens=160, max_completion_tokens=24, max_tools_tokens=0, max_dropped_share=0.95
+    max_prompt_tokens=224, max_completion_tokens=24, max_tools_tokens=0, max_dropped_share=0.95
 )
-SESSIONS, STEPS, BATCH, HINTED = 1000, 900, 16, 8
+SESSIONS, STEPS, BATCH, HINTED = 2000, 1500, 16, 8
 #: Weight of a token that is no part of an action: what users and tools say.
 LANGUAGE = 0.1
 LEARNING_RATE = 3e-3
@@ -154,9 +159,9 @@ def pretrain(folder: Path, steps: int = STEPS) -> float:
 
 
 def _texts(random: Random, words: Any) -> tuple[list[_Text], list[_Text]]:
-    """Return recorded sessions, and failed states with their hint and the right action."""
+    """Return recorded sessions, and mistaken states with their hint and what it asks for."""
     written = [write_session(r, f"base-{i}") for i, r in enumerate(sessions(random, SESSIONS))]
-    truth = {message: step for session in written for message, step in session.truth.items()}
+    truth = {message: session.recorded for session in written for message in session.truth}
     windows = Windows(words, WINDOW)
     by_session: dict[str, list[_Text]] = {}
     hinted: list[_Text] = []
@@ -164,15 +169,18 @@ def _texts(random: Random, words: Any) -> tuple[list[_Text], list[_Text]]:
         write_files(written, Path(scratch) / "projects")
         lake = Lake(f"{scratch}/lake")
         ingest(lake, [Path(scratch) / "projects"])
+        build_hints(lake)
+        lessons = {row["state_id"]: row["text"] for row in lake.rows("hints")}
         for state in load_states(lake):
             window, tools = windows.window(to_chat(state).messages, [])
             own = windows.response_ids(window, tools, action_message(state.action))
             text = _text(windows.prompt_ids(window, tools), own)
             by_session.setdefault(state.session_id, []).append(text)
-            if state.hint:
-                told = windows.prompt_ids(windows.hinted(window, state.hint), tools)
-                right = action_message(truth[state.message_id].right)
-                hinted.append(_text(told, windows.response_ids(window, tools, right)))
+            if lesson := lessons.get(state.state_id):
+                told = windows.prompt_ids(windows.hinted(window, lesson), tools)
+                recorded = truth[state.message_id]
+                asked = action_message(recorded.world.told(wrong=recorded.noisy))
+                hinted.append(_text(told, windows.response_ids(window, tools, asked)))
     return [_joined(states) for states in by_session.values()], hinted
 
 

@@ -1,19 +1,24 @@
 """The small world: what is right, what the agent gets wrong, and what is drawn.
 
-A session fixes one bug in one file in three steps. The agent has exactly one misconception a
-session, which the bug type decides:
+A session fixes one bug in one file in four steps. What an edit must write depends on the bug and on
+the line that the file was seen to have. The agent has exactly one misconception a session, which
+the bug decides:
 
-==== ============================== ==================== =====================================
-step right action                   bug types            mistake, and what is said about it
-==== ============================== ==================== =====================================
-0    Read the file                  0, 1                 calls ``Open``: no such tool, use Read
-1    Edit the line to fix w(b)      2, 3                 edits to w(b+1): the test expects w(b)
-2    Bash ``pytest`` on its test    4, 5                 the next file's test: did you mean …
-==== ============================== ==================== =====================================
+==== ============================== ====== =======================================================
+step right action                   bugs   mistake, and what is said about it
+==== ============================== ====== =======================================================
+0    Read the file                  0, 1   calls ``Open``: no such tool, use Read
+                                    2, 3   reads below ``src``: no such file, did you mean …
+1    Edit its line                  4, 5   writes the next word: refused at once, it has to be …
+                                    6, 7   the same, applied: the test of step 2 fails
+                                    8, 9   the same, applied: the check of step 3 fails
+2    Bash ``pytest`` on its test    10, 11 the next file's test: did you mean …
+3    Bash ``mypy`` on the file
+==== ============================== ====== =======================================================
 
-In a recorded session it makes the mistake with probability 0.85; after it, it recovers. Half of
-the mistakes of steps 1 and 2 are noticed by the user (a rejection, an interruption) and not by
-a tool.
+In a recorded session it makes the mistake with probability 0.85; after it, it recovers. With
+probability 0.25 what is said names something else that is wrong too. Half of the mistakes that are
+refused at once at steps 1 and 2 are noticed by the user and not by a tool.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,32 +37,47 @@ from composer_pipeline.testing.personas import PersonaName, Script, prefix_key
 from scripts.sample_sessions.authoring import REJECTED, Session
 from scripts.sample_sessions.calls import Call, Project
 
-FILES, SYMBOLS, BUGS = 24, 16, 6
-STEPS = 3
+FILES, SYMBOLS, BUGS, WORDS = 24, 12, 12, 12
+STEPS = 4
 #: Probability that the agent makes its mistake at the one step where it has one.
 MISTAKEN = 0.85
+#: Probability that what is said about a mistake is wrong.
+NOISE = 0.25
 PROJECT = Project("toolworld", "/home/ada", "/srv/toolworld", {})
 
 StateKind = Literal["hard", "easy", "recovery"]
+#: Kind of the mistake of a bug; ``later``: applied, and seen to be wrong only at a later step.
+Family = Literal["tool", "path", "edit", "later", "test"]
+FAMILIES: tuple[Family, ...] = ("tool", "path", "edit", "later", "later", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a session is about: numbers of its file, symbol and bug type."""
+    """What a session is about: numbers of its file, symbol and bug."""
 
     file: int
     symbol: int
     bug: int
 
     @property
+    def family(self) -> Family:
+        """The kind of the agent's mistake."""
+        return FAMILIES[self.bug // 2]
+
+    @property
     def hard_step(self) -> int:
         """The one step at which the agent has a misconception."""
-        return self.bug // 2
+        return {"tool": 0, "path": 0, "edit": 1, "later": 1, "test": 2}[self.family]
+
+    @property
+    def shown_at(self) -> int:
+        """The step at which a mistake is seen."""
+        return self.hard_step if self.family != "later" else 2 + (self.bug >= 8)
 
     @property
     def told_by_user(self) -> bool:
-        """Whether the user and not a tool says what was wrong (steps 1 and 2)."""
-        return self.hard_step > 0 and (self.file + self.symbol) % 2 == 0
+        """Whether the user and not a tool says what was wrong."""
+        return self.family in ("edit", "test") and (self.file + self.symbol) % 2 == 0
 
     @property
     def prompt(self) -> str:
@@ -69,29 +89,55 @@ class World:
         """The only line of the file."""
         return f"s{self.symbol}"
 
+    def word(self, off: int = 0) -> str:
+        """Return the word that the edit must write, or the one ``off`` places behind it."""
+        return f"w{(self.bug + self.symbol % 3 + off) % WORDS}"
+
     def right(self, step: int) -> Action:
         """Return the right action of a step."""
-        return (read(self.file), edit(self, self.file, self.bug), run_test(self.file))[step]
+        return (
+            read(self.file), edit(self, self.word()), run_test(self.file), check(self.file),
+        )[step]  # fmt: skip
 
     def mistake(self) -> Action:
         """Return what the agent does at :attr:`hard_step`."""
-        mistakes = (
-            open_(self.file),
-            edit(self, self.file, (self.bug + 1) % BUGS),
-            run_test((self.file + 1) % FILES),
-        )
-        return mistakes[self.hard_step]
+        return {
+            "tool": _call("Open", file_path=_path(self.file)),
+            "path": _call("Read", file_path=f"{PROJECT.cwd}/src/f{self.file}.py"),
+            "test": run_test((self.file + 1) % FILES),
+        }.get(self.family, edit(self, self.word(1)))
 
-    def feedback(self) -> str:
-        """Return the truthful words about the mistake, without what the client puts around."""
-        if self.hard_step == 0:
-            return "Error: No such tool available: Open. Use Read."
-        if self.hard_step == 1:
-            return f"The test expects w{self.bug}."
-        right, wrong = self.file, (self.file + 1) % FILES
+    def mend(self) -> Action:
+        """Return the edit that mends a mistaken one which was applied."""
+        path, old, new = _path(self.file), self.word(1), self.word()
+        return _call("Edit", file_path=path, old_string=old, new_string=new)
+
+    def told(self, *, wrong: bool = False) -> Action:
+        """Return the action that :meth:`feedback` asks for."""
+        off = 2 if wrong else 0
+        file, written = (self.file + off) % FILES, edit(self, self.word(off))
+        return {
+            "tool": edit(self, self.word()) if wrong else read(self.file),
+            "path": read(file),
+            "test": run_test(file),
+        }.get(self.family, written)
+
+    def feedback(self, *, wrong: bool = False) -> str:
+        """Return the words about the mistake, without what the client puts around."""
+        off = 2 if wrong else 0
+        file, word = (self.file + off) % FILES, self.word(off)
+        if self.family == "tool":
+            return f"Error: No such tool available: Open. Use {'Edit' if wrong else 'Read'}."
+        if self.family == "path":
+            return f"File does not exist. Did you mean {PROJECT.cwd}/f{file}.py?"
+        if self.family == "edit":
+            return f"The line must be {word}."
+        if self.family == "later":
+            return f"f{self.file}.py:1: error: The line must be {word}."
         if self.told_by_user:
-            return f"Run tests/test_f{right}.py"
-        return f"ERROR: not found: tests/test_f{wrong}.py\nDid you mean tests/test_f{right}.py?"
+            return f"Run tests/test_f{file}.py"
+        missing = (self.file + 1) % FILES
+        return f"ERROR: not found: tests/test_f{missing}.py\nDid you mean tests/test_f{file}.py?"
 
 
 def read(file: int) -> Action:
@@ -99,14 +145,9 @@ def read(file: int) -> Action:
     return _call("Read", file_path=_path(file))
 
 
-def open_(file: int) -> Action:
-    """Return a call of a tool that does not exist."""
-    return _call("Open", file_path=_path(file))
-
-
-def edit(world: World, file: int, fix: int) -> Action:
-    """Return an Edit of a world's line in a file."""
-    return _call("Edit", file_path=_path(file), old_string=world.line, new_string=f"w{fix}")
+def edit(world: World, word: str) -> Action:
+    """Return an Edit of a world's line."""
+    return _call("Edit", file_path=_path(world.file), old_string=world.line, new_string=word)
 
 
 def run_test(file: int) -> Action:
@@ -114,14 +155,21 @@ def run_test(file: int) -> Action:
     return _call("Bash", command=f"pytest tests/test_f{file}.py")
 
 
+def check(file: int) -> Action:
+    """Return a Bash call that checks a file's types."""
+    return _call("Bash", command=f"mypy f{file}.py")
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One state of a session: what the agent did there, and what was right."""
+    """One state of a session: what the agent did there, what was right, and what came of it."""
 
     number: int
     kind: StateKind
     action: Action
     right: Action
+    #: Whether its result says what was wrong with the session's mistake.
+    refused: bool = False
 
     @property
     def failed(self) -> bool:
@@ -131,44 +179,51 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A session: its world, whether the agent made its mistake, and whether anything says so."""
+    """A session: its world, whether the agent made its mistake, and what is said of it."""
 
     world: World
     mistaken: bool
     seen: bool = True
+    #: What is said is wrong.
+    noisy: bool = False
 
     def steps(self) -> Iterator[Step]:
         """Yield the states in order; a recovery state follows a mistake that is seen."""
-        for step in range(STEPS):
-            right = self.world.right(step)
-            hard = step == self.world.hard_step
+        world, seen = self.world, self.mistaken and self.seen
+        for number in range(STEPS):
+            right = world.right(number)
+            hard = number == world.hard_step
+            shown = seen and number == world.shown_at
             if hard and self.mistaken:
-                yield Step(step, "hard", self.world.mistake(), right)
-                if self.seen:
-                    yield Step(step, "recovery", right, right)
+                yield Step(number, "hard", world.mistake(), right, refused=shown)
+                if shown:
+                    yield Step(number, "recovery", right, right)
             else:
-                yield Step(step, "hard" if hard else "easy", right, right)
+                yield Step(number, "hard" if hard else "easy", right, right, refused=shown)
+                if shown:
+                    yield Step(1, "recovery", world.mend(), world.mend())
+                    yield Step(number, "easy", right, right)
 
 
 def draw(random: Random) -> Recorded:
     """Draw one session, as the agent would record it."""
     world = World(random.randrange(FILES), random.randrange(SYMBOLS), random.randrange(BUGS))
-    return Recorded(world, random.random() < MISTAKEN)
+    return Recorded(world, random.random() < MISTAKEN, noisy=random.random() < NOISE)
 
 
-def everything(_: World) -> bool:
-    """Accept any world."""
-    return True
+def for_development(world: World) -> bool:
+    """Say whether a world is kept for choosing: a quarter of the (file, bug) pairs."""
+    return (world.file + 5 * world.bug) % 4 == 0
 
 
-def held_out(world: World) -> bool:
-    """Say whether a world is kept for evaluation: a third of the (file, bug type) pairs."""
-    return (world.file + 4 * world.bug) % 3 == 0
+def for_test(world: World) -> bool:
+    """Say whether a world is kept for the test: another quarter of the (file, bug) pairs."""
+    return (world.file + 5 * world.bug) % 4 == 2
 
 
 def for_training(world: World) -> bool:
     """Say whether a world may be trained on, by the base model too."""
-    return not held_out(world)
+    return not (for_development(world) or for_test(world))
 
 
 def sessions(
@@ -188,19 +243,15 @@ def training_random(seed: int) -> Random:
     return Random(500 + seed)  # noqa: S311  nothing here is a secret
 
 
-def held_out_sessions(count: int = 120) -> list[Recorded]:
-    """Return evaluation sessions: all different, the agent mistaken wherever it can be."""
-    known: set[World] = set()
-    out: list[Recorded] = []
-    i = 0
-    while len(out) < count:
-        random = Random(10_000 + i)  # noqa: S311  nothing here is a secret
-        world = sessions(random, 1, held_out)[0].world
-        if world not in known:
-            known.add(world)
-            out.append(Recorded(world, mistaken=True))
-        i += 1
-    return out
+def held_out_sessions(
+    count: int = 240, *, seed: int = 0, accept: Callable[[World], bool] = for_development
+) -> list[Recorded]:
+    """Return evaluation sessions: all different, the agent mistaken and told the truth."""
+    random = Random(f"held out {seed}")  # noqa: S311  nothing here is a secret
+    known: dict[World, None] = {}
+    while len(known) < count:
+        known[sessions(random, 1, accept)[0].world] = None
+    return [Recorded(world, mistaken=True) for world in known]
 
 
 def _path(file: int) -> str:
@@ -232,10 +283,10 @@ def write_session(recorded: Recorded, slug: str, start: str = "") -> Written:
     session.user(world.prompt)
     truth = {}
     for step in recorded.steps():
-        call = _recorded_call(world, step, failed=step.failed and recorded.seen)
-        if step.failed and recorded.seen and world.told_by_user and step.number == 2:
+        call = _recorded_call(recorded, step)
+        if step.refused and world.told_by_user and step.number == 2:
             message = session.stopped(call)
-            session.user(world.feedback())
+            session.user(world.feedback(wrong=recorded.noisy))
         else:
             message = session.step(call)
         truth[message] = step
@@ -251,25 +302,26 @@ def write_files(sessions: Sequence[Written], folder: Path) -> None:
             path.write_bytes(data)
 
 
-def _recorded_call(world: World, step: Step, *, failed: bool) -> Call:
+def _recorded_call(recorded: Recorded, step: Step) -> Call:
     """Return the call of a state with its recorded result."""
-    call = _session_call(step.action)
-    if failed:
-        return _failed(world, call)
+    call, world = _session_call(step.action), recorded.world
+    if step.refused:
+        return _refused(world, call, world.feedback(wrong=recorded.noisy))
     if step.number == 0:
         return call.gives(f"     1→{world.line}")
     if step.number == 1:
         return call.gives("The file has been updated.")
-    return call.gives("1 passed")
+    return call.gives("1 passed in 0.01s" if step.number == 2 else "Success: no issues found")
 
 
-def _failed(world: World, call: Call) -> Call:
-    said = world.feedback()
+def _refused(world: World, call: Call, said: str) -> Call:
     if world.hard_step == 0:
         return call.fails(f"<tool_use_error>{said}</tool_use_error>", code=None)
-    if world.hard_step == 1:
+    if world.family == "edit":
         prefix = REJECTED if world.told_by_user else "PreToolUse:Edit hook error: "
         return call.fails(prefix + said, code=None)
+    if world.family == "later":
+        return call.fails(said, code=1)
     return call.fails(said, code=4)
 
 
@@ -307,35 +359,37 @@ class Answers:
 
 
 def answer_all(
-    random: Random, recorded: Iterable[Recorded], *, wrong: int = 0
+    random: Random, recorded: Iterable[Recorded], *, shared: float = 0.0
 ) -> list[list[Answers]]:
-    """Draw the answers to every state of sessions, in order."""
-    return [
-        [
-            Answers(step, tuple(_answer(random, s.world, step, seat, wrong) for seat in range(3)))
-            for step in s.steps()
-        ]
-        for s in recorded
-    ]
+    """Draw the answers to every state of sessions, in order.
+
+    ``shared`` is the probability that all teachers have one misconception at a hard state.
+    """
+    out = []
+    for one in recorded:
+        of_session = []
+        for step in one.steps():
+            misled = step.kind == "hard" and random.random() < shared
+            known = _misled(one.world) if misled else step.right
+            actions = tuple(_answer(random, one.world, known) for _ in SEATS)
+            of_session.append(Answers(step, actions))
+        out.append(of_session)
+    return out
 
 
-def _answer(random: Random, world: World, step: Step, seat: int, wrong: int) -> Action:
+def _answer(random: Random, world: World, known: Action) -> Action:
     if random.random() < SKILL:
-        mistaken = step.kind == "hard" and seat >= len(SEATS) - wrong
-        return misled(world) if mistaken else step.right
-    tool, file = random.choice(("Read", "Edit", "Bash", "Open")), random.randrange(FILES)
+        return known
+    tool, file = random.choice(("Read", "Edit", "Bash")), random.randrange(FILES)
     if tool == "Edit":
-        return edit(world, file, (world.bug + 3) % BUGS)
-    return {"Read": read, "Bash": run_test, "Open": open_}[tool](file)
+        return edit(world, world.word(3))
+    return read(file) if tool == "Read" else run_test(file)
 
 
-def misled(world: World) -> Action:
-    """Return what wrong teachers do at the hard step: neither right nor the agent's mistake."""
-    return (
-        read((world.file + 2) % FILES),
-        edit(world, world.file, (world.bug + 2) % BUGS),
-        run_test((world.file + 2) % FILES),
-    )[world.hard_step]
+def _misled(world: World) -> Action:
+    """Return what misled teachers do at the hard step: neither right nor the agent's mistake."""
+    other = (world.file + 2) % FILES
+    return (read(other), edit(world, world.word(2)), run_test(other))[world.hard_step]
 
 
 class ToolworldScript(Script):

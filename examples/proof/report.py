@@ -487,11 +487,11 @@ def page(found: Summary, real: str = "") -> str:
     )
     arms = found.grid.get(MAIN, {})
     rows = [
-        (WORDS[arm], *(_percent(arms[arm], kind) for kind in _KINDS[:2]),
+        (f"{WORDS[arm]} (`{arm}`)", *(_percent(arms[arm], kind) for kind in _KINDS[:2]),
          *(_loss(found, arms[arm].lost.get(kind)) for kind in _GUARDED))
         for arm in WORDS if arm in arms
     ]  # fmt: skip
-    kinds = ", ".join(f"{found.states[name]} {name}" for name in _KINDS if name in found.states)
+    asked, not_asked, easy, recovery = (found.states.get(kind, 0) for kind in _KINDS)
     seeds = max((e.seeds for e in found.primary.values()), default=0)
     guards = [
         f"{kind} states {guard(found, arms[PRIMARY.arm].lost.get(kind))}"
@@ -503,8 +503,9 @@ def page(found: Summary, real: str = "") -> str:
         " the consensus and on the agent's own successes) teach a model more than"
         f" {WORDS[PRIMARY.other]}?",
         f"**Answer.** {_answer(found)}",
-        f"**Measured** with {seeds} seeds on {found.sessions} sessions ({kinds} states), in points"
-        " of right actions, with 95 % intervals.",
+        f"**Measured** with {seeds} seeds on {found.sessions} sessions ({asked} mistakes that"
+        f" teachers were asked about, {not_asked} that they were not, {easy} easy states,"
+        f" {recovery} right after an error), in points of right actions, with 95 % intervals.",
         "![Differences between arms, in points](images/proof.svg)",
         "Differences in points, with 95 % intervals; the first is primary. A question mark:"
         " the interval excludes 0, but nothing is claimed.",
@@ -513,8 +514,10 @@ def page(found: Summary, real: str = "") -> str:
         "## What is not shown",
         _list([*not_shown, *_LIMITS]),
         "## What it costs",
-        f"What an arm gets wrong where the base was right, in points; {100 * TOLERANCE:.0f} are"
-        f" allowed. {_first(WORDS[PRIMARY.arm])}: {', '.join(guards) or 'not measured'}.",
+        f"Easy and recovery: what an arm gets wrong where the base was right, in points. Up to"
+        f" {100 * TOLERANCE:.0f} are allowed; `loses`: a loss is shown, and not that it is within"
+        f" them; `not shown`: neither. {_first(WORDS[PRIMARY.arm])}:"
+        f" {', '.join(guards) or 'not measured'}.",
         table(("arm", "right, asked", "right, not asked", "easy", "recovery"), rows),
         "## The world",
         _WORLD.format(noise=NOISE, shared=int(MAIN.split("-")[1].removesuffix("shared")) / 100),
@@ -522,7 +525,11 @@ def page(found: Summary, real: str = "") -> str:
         _DEVELOPMENT if found.development else _FROZEN.format(seed=found.seed),
         "## How it was counted",
         _COUNTED.format(others=len(SECONDARY)),
-        *(("## Real sessions", real.strip()) if real else ()),
+        *(
+            ("## Real sessions", _first(real.strip().removeprefix("**Real sessions.** ")))
+            if real
+            else ()
+        ),
         "## Run it",
         _RUN,
     ]

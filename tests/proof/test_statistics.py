@@ -179,7 +179,11 @@ def test_a_seed_that_loses_much_widens_the_bound_and_gains_do_not_hide_a_loss():
     assert found.high > 0.07
     found = lost(np.ones((5, 240), bool), base)
     assert (found.mean, found.low) == (0, 0)
-    assert found.high == pytest.approx(1 - 0.025 ** (1 / 200))
+    none = found.high
+    assert none == pytest.approx(1 - 0.025 ** (1 / 200))
+    answers[:, 40:] = True
+    answers[0, 40] = False  # a single one, in one seed: not better than none
+    assert lost(answers, base).high > none
 
 
 def test_holm_stops_at_the_first_that_does_not_stand():
@@ -190,7 +194,19 @@ def test_holm_stops_at_the_first_that_does_not_stand():
 
 
 def main(number: int) -> None:
-    """Print how often each number of seeds is wrong in each world, in percent."""
+    """Print how often each number of seeds is wrong in each world, in percent; 4,000 grids:
+
+    states alone                   1: 4.8  3: 0.3  5: 0.6  8: 0.4
+    sessions                       1: 5.1  3: 0.7  5: 1.1  8: 1.5
+    seeds                          1: 56.0  3: 4.6  5: 4.0  8: 4.3
+    sessions and seeds             1: 31.7  3: 2.5  5: 2.8  8: 3.0
+    sessions, differently by seed  1: 5.1  3: 0.4  5: 0.6  8: 0.5
+    kinds, differently by seed     1: 47.0  3: 3.1  5: 3.2  8: 4.0
+    seeds, near the ceiling        1: 45.5  3: 1.4  5: 1.6  8: 2.4
+    projects                       1: 3.9  3: 0.8  5: 1.8  8: 1.7
+
+    One seed has no interval over seeds, and is wrong wherever models differ.
+    """
     shapes = [(name, SIZES, world) for name, world in WORLDS.items()]
     shapes.append(("projects", PROJECTS, WORLDS["sessions and seeds"]))
     for name, sizes, world in shapes:

@@ -70,7 +70,7 @@ STATES, DATA, RUNS = "states.parquet", "data", "runs"
 #: Coverage and shared misconceptions in percent of the default, and of --all too.
 MAIN = ("half", 25)
 OTHERS = (("half", 0), ("half", 60), ("full", 25))
-SEEDS, HELD_OUT, SESSIONS = 8, 240, 80
+SEEDS, HELD_OUT, SESSIONS = 8, 480, 80
 #: What is drawn of a run is below this.
 _DRAWN = 10**6
 
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         todo = [(Plan(k, options.sessions, *MAIN), arm) for k in seeds for arm in arms]
         if options.all:
             # What has no teacher is the same whatever teachers do.
-            asked = [arm for arm in DEFAULT if not ARMS[arm].data.get("coverage")]
+            asked = [arm for arm in arms if arm in DEFAULT and "coverage" not in ARMS[arm].data]
             todo += [
                 (Plan(k, options.sessions, *cell), arm)
                 for cell in OTHERS for k in seeds for arm in asked

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from composer_pipeline.evaluation.states import content_hash, read_states
 from composer_pipeline.training.run import train
 from examples.proof import run
 from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
@@ -50,13 +51,15 @@ def test_the_test_sessions_and_seeds_follow_from_what_was_drawn(proved):
     test = json.loads((proved / "test.json").read_bytes())
     assert not test["development"]
     kept = held_out_sessions(12, seed=test["seed"], accept=for_test)
-    assert set(test["families"]) == {state.state_id for state in evaluation_states(kept)}
+    states = evaluation_states(kept)
+    assert content_hash(read_states(proved / "states.parquet")) == content_hash(states)
+    assert set(test["families"]) == {state.state_id for state in states}
     assert only(proved, "sft").parent.name.endswith(f"-seed{test['seed'] + 1}")
 
 
 def test_two_runs_draw_two_tests_and_the_development_world_is_one(tmp_path):
     made = [run.drawn(tmp_path / f"{i}.json", 4, development=i > 1) for i in range(4)]
-    assert made[0].families.keys() != made[1].families.keys()
+    assert made[0].sessions() != made[1].sessions()
     assert made[2] == made[3]
 
 

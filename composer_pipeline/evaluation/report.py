@@ -75,7 +75,8 @@ def summarise(
     for kind in GROUPS:
         for measure in MEASURES:
             for arm in results:
-                value = estimate(_values(results[arm], kind, measure), seed, resamples)
+                ends = (0, 1) if measure in SHARES else None
+                value = estimate(_values(results[arm], kind, measure), seed, resamples, ends)
                 if value is None:
                     continue
                 against = base if arm != base else None
@@ -100,15 +101,19 @@ def difference(
     """Return ``one`` minus ``other`` over common states, or ``None`` without any."""
     a, b = _values(one, kind, measure), _values(other, kind, measure)
     both = {state: (a[state][0], a[state][1] - b[state][1]) for state in a if state in b}
-    return estimate(both, seed, resamples)
+    return estimate(both, seed, resamples, (-1, 1) if measure in SHARES else None)
 
 
 def estimate(
-    values: Mapping[str, tuple[str, float]], seed: int = 0, resamples: int = RESAMPLES
+    values: Mapping[str, tuple[str, float]],
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    ends: tuple[int, int] | None = None,
 ) -> Estimate | None:
     """Return the mean of values with its interval from resampled sessions, or ``None``.
 
-    ``values`` maps state id to (session id, value).
+    ``values`` maps state id to (session id, value). With the least and the largest possible value
+    as ``ends``, the interval is never narrower than :func:`possible`.
     """
     if not values:
         return None
@@ -126,7 +131,20 @@ def estimate(
         means = sums[draws].sum(-1) / counts[draws].sum(-1)
         tail = 100 * (1 - LEVEL) / 2
         low, high = (float(v) for v in np.percentile(means, [tail, 100 - tail]))
+        if ends:
+            least, most = possible(mean, sessions, ends)
+            low, high = min(low, least), max(high, most)
     return Estimate(mean, low, high, len(values), sessions)
+
+
+def possible(mean: float, sessions: int, ends: tuple[int, int]) -> tuple[float, float]:
+    """Return what a mean may be though all sessions were alike, however they are drawn again.
+
+    Of so many sessions none is otherwise at 95 % if the part of such sessions is below
+    ``1 - 0.025 ** (1 / sessions)`` (Clopper and Pearson 1934); they may be at either end.
+    """
+    other = 1 - ((1 - LEVEL) / 2) ** (1 / sessions)
+    return mean - other * (mean - ends[0]), mean + other * (ends[1] - mean)
 
 
 def _values(
@@ -240,7 +258,8 @@ def markdown(cells: Sequence[Cell], arm: str, found: Verdict, about: Mapping[str
     parts.append(
         "Intervals come from drawing whole sessions with replacement; a difference is paired: the"
         " same states of the same sessions for both models. A star marks a difference whose"
-        " interval excludes 0; no other difference is claimed. With fewer than"
+        " interval excludes 0; no other difference is claimed. An interval of shares is never"
+        " narrower than what so many sessions can exclude. With fewer than"
         f" {MIN_SESSIONS} sessions there is no interval."
     )
     return "\n\n".join(parts) + "\n"

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from composer_pipeline.evaluation.report import possible
 from composer_pipeline.evaluation.results import SHARES, StateResult, measures_of
 
 #: Fewer units give no interval.
@@ -127,9 +128,8 @@ def estimate(sums: Array, counts: Array, *, share: bool) -> Estimate:
     half, p = _half(errors, LEVEL), _p(errors, abs(mean))
     low, high = mean - half, mean + half
     if share:
-        other = 1 - (LEVEL / 2) ** (1 / units)
-        low = max(-1.0, min(low, mean - other * (1 + mean)))
-        high = min(1.0, max(high, mean + other * (1 - mean)))
+        least, most = possible(mean, units, (-1, 1))
+        low, high = max(-1.0, min(low, least)), min(1.0, max(high, most))
         p = max(p, min(1.0, 2 * (1 + abs(mean)) ** -units))
     return Estimate(mean, low, high, p, units, seeds)
 

@@ -239,6 +239,16 @@ def test_results_come_back_as_they_were(arms, tmp_path):
         read_results(tmp_path / "bad.parquet")
 
 
+def test_a_share_that_never_moves_is_not_certain():
+    """With 20 sessions alike, one in six may be otherwise: .975 of such samples would show one."""
+    same = [result(i, i) for i in range(20)]
+    found = known(difference(same, same, "easy", "exact"))
+    assert (found.mean, found.low) == (0, -found.high)
+    assert (1 - found.high) ** 20 == pytest.approx(0.025)
+    share = next(c for c in summarise({BASE: same}, base=BASE) if c.measure == "exact")
+    assert (share.value.low, share.value.high) == (pytest.approx(1 - found.high), 1)
+
+
 def test_words_and_pictures(arms):
     cells = summarise(arms, base=BASE)
     rows = table(cells, "trained")
@@ -248,7 +258,7 @@ def test_words_and_pictures(arms):
         "exact",
         "0.0 %",
         "100.0 %",
-        "+100.0 points [+100.0, +100.0] *",
+        "+100.0 points [+47.1, +100.0] *",
         "24 (12)",
     ) in rows
     assert (

@@ -4,7 +4,6 @@ Nothing is measured here: charts are drawn from ``benchmarks/results/``, and a f
 longer there stops the script. The drawings of docs/concepts.md name what the code does.
 """
 
-import re
 import sys
 from pathlib import Path
 
@@ -24,70 +23,34 @@ from composer_pipeline.charts import (  # noqa: E402
     WIDTH,
     bars,
     intervals,
-    lines,
     path,
     svg,
     text,
 )
+from examples.proof.report import (  # noqa: E402
+    COMMITTED,
+    LATER,
+    PRIMARY,
+    SECONDARY,
+    claimed,
+    read_summary,
+)
 
 FOLDER = ROOT / "docs" / "images"
-SHIPPED = "the same, learning rate by a cosine (shipped)"
-ARMS = {
-    "base": "base",
-    "placebo: the failed action": "SFT on what the agent did (placebo)",
-    "SFT on the consensus": "SFT on the consensus",
-    "DPO": "DPO",
-    "GRPO on recorded groups": "GRPO on recorded groups",
-    "SDPO alone": "SDPO, frozen teacher",
-    "SDPO with an anchor (shipped)": SHIPPED,
-}
-
-
-def cell(section: str, arm: str, column: str) -> str:
-    """Return a cell of the tables below a heading of the proof."""
-    proof = (ROOT / "benchmarks" / "results" / "proof.md").read_text(encoding="utf-8")
-    part = next(each for each in proof.split("\n## ") if each.startswith(section))
-    head: list[str] = []
-    for line in part.splitlines():
-        cells = [each.strip() for each in line.strip("|").split("|")]
-        if cells[0] == "arm":
-            head = cells
-        elif cells[0] == arm and column in head:
-            return cells[head.index(column)]
-    raise LookupError(f"benchmarks/results/proof.md has no {column} of {arm} at {section}")
-
-
-def share(wrong: int, arm: str, column: str) -> float:
-    """Return a mean over seeds at half coverage, per cent."""
-    return round(100 * float(cell(f"half coverage, {wrong} of 3 wrong", arm, column).split()[0]), 1)
-
-
-def change(arm: str) -> tuple[float, float, float]:
-    """Return easy states lost with two of three teachers wrong, in points, and the interval."""
-    found = cell("half coverage, 2 of 3 wrong", arm, "easy - base")
-    mean, low, high = (100 * float(each) for each in re.findall(r"[+-]\d\.\d+", found))
-    return mean, low, high
 
 
 def proof() -> dict[str, str]:
-    """Return the charts of docs/proof.md."""
-    wrong = {"sft": ARMS["SFT on the consensus"], "dpo": "DPO", "shipped": SHIPPED}
-    return {
-        "proof-uncovered": bars(
-            {name: share(0, arm, "hard_uncovered") for name, arm in ARMS.items()}, unit=" %"
-        ),
-        "proof-wrong": lines(
-            {
-                name: [(n, share(n, arm, "hard_covered")) for n in range(3)]
-                for name, arm in wrong.items()
-            },
-            unit="% right",
-            x_unit="wrong teachers of 3",
-        ),
-        "proof-easy": intervals(
-            {name: change(arm) for name, arm in ARMS.items() if name != "base"}
-        ),
-    }
+    """Return the chart of docs/proof.md."""
+    found = read_summary(COMMITTED / "proof.json")
+    where = {"hard": "all", "hard_uncovered": "not asked", LATER: "seen later"}
+    rows = {}
+    for question in (PRIMARY, *SECONDARY):
+        if e := (found.primary | found.secondary).get(question.name):
+            name = f"{question.arm} - {question.other}, {where[question.states]}"
+            doubt = " ?" if e.excludes_zero and question.name not in claimed(found) else ""
+            low, high = (None if end is None else 100 * end for end in (e.low, e.high))
+            rows[name + doubt] = (round(100 * e.mean, 1), low, high)
+    return {"proof": intervals(rows)}
 
 
 def comparison() -> dict[str, str]:

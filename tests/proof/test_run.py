@@ -5,11 +5,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.results import read_results
 from composer_pipeline.training.run import train
 from examples.proof import run
 from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
-from examples.proof.report import Cell, page
 from examples.proof.toolworld.pipeline import Plan
 from examples.proof.train import train_arm
 
@@ -38,7 +36,7 @@ def test_finished_arms_are_kept_and_killed_ones_run_again(proved, capsys):
     assert "sft: kept" in said
     page = (proved / "report.md").read_text()
     assert "SFT on what the agent did (placebo)" in page
-    assert "full coverage, 0 of 3 wrong, 12 sessions" in page
+    assert "### full coverage, " in page
 
 
 def test_a_run_of_another_recipe_is_named(proved):
@@ -79,17 +77,3 @@ def test_replicas_share_the_rows_of_a_step():
         assert recipe.total_steps == whole.total_steps == 60
         assert recipe.channels.weights() == whole.channels.weights()
         assert recipe.rounds == 6
-
-
-def test_the_page_compares_replicas_with_one_gradient_for_all(proved):
-    (base, results) = read_results(
-        proved / "runs" / run.name_of(PLAN) / "sft" / "results.parquet"
-    ).values()
-    numbers = {"bytes_sent": 1030.0, "bytes_data_parallel": 10_000.0, "contributions": 0.75}
-    cells = [
-        Cell("full-0wrong-12", "lean", (1, 2), (results, base)),
-        Cell("full-0wrong-12", "diloco-2", (1,), (results,), (numbers,)),
-    ]
-    row = page(cells).splitlines()[-1]
-    assert "| 75% | 1,030 | 1,000 | 1.030 | +0.000 (+0.000 to +0.000) |" in row
-    assert "contributions" not in page(cells[:1])

@@ -1,25 +1,30 @@
-"""The real-session tier on the small world: what is held out, taught, kept and refused."""
+"""The real-session tier on the small world: what is held out, taught, kept, said and refused."""
 
 import json
+import sys
+from dataclasses import replace
 
+import msgspec
 import pytest
 
-from composer_pipeline.chat.convert import parse_reply_message
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.results import BASE, read_results
 from composer_pipeline.evaluation.states import read_states
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData
-from examples.proof import real
+from examples.proof import real, real_report
 from examples.proof.toolworld.pipeline import Plan as World
 from examples.proof.toolworld.pipeline import recorded_sessions
-from examples.proof.toolworld.student import base_dir
+from examples.proof.toolworld.student import WINDOW, base_dir
 from examples.proof.toolworld.world import write_files, write_session
 
 PLAN = real.Plan(
-    steps=2, rows=2, prompt=160, answer=24, recoveries=3, model=str(base_dir())
+    steps=2, rows=2, seeds=2, questions=0, model=str(base_dir()),
+    prompt=WINDOW.max_prompt_tokens, answer=WINDOW.max_completion_tokens,
 )  # fmt: skip
-ARMS = ["sft-failed", "sft", "all"]
+ARMS = ["sft-failed", "sft", "shipped"]
 
 
 @pytest.fixture(scope="module")
@@ -37,94 +42,116 @@ def proved(sessions, tmp_path_factory):
     return out
 
 
-def lake_of(proved, fold, arm="sft"):
-    return Lake(str(proved / "runs" / str(fold) / arm / "lake"))
+@pytest.fixture
+def measured(proved):
+    results = {BASE: {0: []}, **{arm: {} for arm in ARMS}}
+    for k in range(PLAN.folds):
+        for name, some in read_results(proved / f"runs/{k}/results.parquet").items():
+            arm, _, seed = name.rpartition("-")
+            results[arm or BASE].setdefault(int(seed) if arm else 0, []).extend(some)
+    return results
 
 
-def taught(proved, fold, arm, table, column):
-    rows = lake_of(proved, fold, arm).iter_rows(table, split="train")
+def taught(proved, fold, run, table, column):
+    rows = Lake(str(proved / "runs" / str(fold) / run / "lake")).iter_rows(table, split="train")
     return {row["state_id"]: row[column] for row in rows}
 
 
-@pytest.mark.slow
-def test_every_case_is_held_out_once_and_trained_on_in_the_other_folds(proved):
+def said(results, groups):
+    """Return the verdict on results whose cases are in ``groups``."""
+    plan = {"greedy": False}
+    return real_report.verdict(real_report.summarise(results, groups, {"plan": plan}))
+
+
+def test_every_case_is_held_out_once_with_its_group_of_sessions(proved):
+    groups = {row["state_id"]: row["group_id"] for row in real.cases(Lake(str(proved / "lake")))}
     known = {state.state_id for state in read_states(proved / "states.parquet")}
-    cases = {row["state_id"]: row["group_id"] for row in real.cases(Lake(str(proved / "lake")))}
     measured, trained = [], []
     for fold in range(PLAN.folds):
-        measured.append(
-            {r.state_id for r in read_results(proved / f"runs/{fold}/results.parquet")[BASE]}
-        )
-        trained.append(set(taught(proved, fold, "sft", "dataset_successes", "action")))
-        groups = {cases[name] for name in trained[fold]}
-        assert not groups & {cases[name] for name in measured[fold] & cases.keys()}
+        results = read_results(proved / f"runs/{fold}/results.parquet")
+        measured.append({r.state_id for r in results[BASE]})
+        trained.append(set(taught(proved, fold, "sft-0", "dataset_successes", "action")))
+        assert not {groups[s] for s in trained[fold]} & {groups[s] for s in measured[fold]}
     assert measured[0].isdisjoint(measured[1])
-    assert measured[0] | measured[1] <= known
-    assert trained[0] | trained[1] == cases.keys()
-    assert cases.keys() & measured[0] <= trained[1]
+    assert measured == trained[::-1]
+    assert measured[0] | measured[1] == known <= groups.keys()
 
 
-def test_arms_are_taught_the_recovery_and_the_placebo_what_failed(proved):
-    lake = Lake(str(proved / "lake"))
-    cases = {row["state_id"]: row for row in real.cases(lake)}
-    recovered = taught(proved, 0, "all", "dataset_successes", "action")
-    failed = taught(proved, 0, "sft-failed", "dataset_successes", "action")
-    chosen = taught(proved, 0, "all", "dataset_pairs", "chosen")
-    rejected = taught(proved, 0, "all", "dataset_pairs", "rejected")
-    assert recovered
-    for name, action in recovered.items():
-        assert action == chosen[name] == cases[name]["recovery"]
-        assert failed[name] == rejected[name] == cases[name]["action"]
-        assert action != failed[name]
-    right = {state.state_id: state.right for state in read_states(proved / "states.parquet")}
-    for name, row in cases.items():
-        assert right[name] == parse_reply_message(row["recovery"][0])
+def test_arms_are_taught_the_right_action_and_the_placebo_what_failed(proved):
+    cases = {row["state_id"]: row for row in real.cases(Lake(str(proved / "lake")))}
+    right = taught(proved, 0, "shipped-0", "dataset_successes", "action")
+    failed = taught(proved, 0, "sft-failed-0", "dataset_successes", "action")
+    chosen = taught(proved, 0, "shipped-0", "dataset_pairs", "chosen")
+    assert right.keys() == failed.keys()
+    for name, action in right.items():
+        assert action == chosen[name] == cases[name]["recovery"] != failed[name]
+        assert failed[name] == cases[name]["action"]
 
 
-def test_each_arm_trains_its_own_channels_on_all_rows_that_fit(proved):
-    data = {arm: TrainingData.load(proved / f"runs/0/{arm}/data") for arm in ARMS}
-    assert {arm: set(some.seen) for arm, some in data.items()} == {
-        "sft-failed": {"sft"}, "sft": {"sft"}, "all": {"sft", "dpo", "sdpo"}
-    }  # fmt: skip
-    apart = [[list(row.response_ids) for row in data[arm].demonstrations] for arm in ARMS[:2]]
-    assert apart[0] != apart[1]
-    assert PLAN.recipe("all").channels.weights() == {"sft": 1.0, "dpo": 0.2, "sdpo": 1.0}
+def test_shipped_is_the_recipe_that_ships_on_the_rows_of_the_other_arms(proved):
+    ships = TrainingRecipe.load(recipes_dir() / "train" / "default.yaml")
+    for arm in ARMS:
+        assert PLAN.recipe(arm).schedule == ships.schedule
+    assert PLAN.recipe("shipped").channels.weights() == ships.channels.weights()
+    assert PLAN.recipe("shipped").channels.sdpo.teacher == ships.channels.sdpo.teacher
+    rows = {}
+    for arm in ARMS:
+        data = TrainingData.load(proved / f"runs/0/{arm}-0/data")
+        rows[arm] = {row.id: list(row.response_ids) for row in data.demonstrations}
+    assert rows["sft"] == rows["shipped"]
+    assert rows["sft"].keys() == rows["sft-failed"].keys()
+    assert rows["sft"] != rows["sft-failed"]
 
 
-def test_the_report_pools_the_folds_and_names_the_placebo(proved):
-    page = (proved / "report.md").read_text()
-    cases = len(real.cases(Lake(str(proved / "lake"))))
-    dropped = [json.loads((proved / f"runs/{k}/dropped.json").read_bytes()) for k in range(2)]
-    hard = sum(
-        r.kind == "hard_uncovered"
-        for k in range(2)
-        for r in read_results(proved / f"runs/{k}/results.parquet")[BASE]
-    )
-    assert hard + sum(sum(some.values()) for some in dropped) >= cases
-    assert f"2 folds, each held out once: {hard} hard_uncovered states" in page
-    assert "SFT on the failed action (placebo)" in page
-    assert "Difference to SFT on the failed action (placebo):" in page
+def test_the_words_follow_the_figures(measured):
+    cases = [r.state_id for r in measured["sft"][0]]
+    apart = {name: name for name in cases}
+
+    def shifted(by):
+        return {
+            seed: [
+                msgspec.structs.replace(r, logp_right=r.logp_right + (by + i % 3 / 100)
+                                        * r.tokens_right)
+                for i, r in enumerate(some)
+            ]
+            for seed, some in measured["sft"].items()
+        }  # fmt: skip
+
+    assert "action more likely" in said(measured | {"shipped": shifted(0.2)}, apart)
+    assert "action less likely" in said(measured | {"shipped": shifted(-0.2)}, apart)
+    null = said(measured | {"shipped": shifted(-0.01)}, apart)
+    assert "A null of SDPO's share beside SFT" in null
+    assert "likely" not in null
+    # The same difference in few groups is no evidence, however many cases they hold.
+    together = {name: str(i % 3) for i, name in enumerate(cases)}
+    assert "no claim" in said(measured | {"shipped": shifted(0.2)}, together)
 
 
-def test_finished_arms_are_kept_and_killed_ones_trained_again(proved, sessions, capsys):
-    finished = proved / "runs/0/sft/numbers.json"
+def test_power_counts_groups_not_cases():
+    alone = real_report.power([(f"s{i}", f"g{i}") for i in range(110)])
+    assert alone["success"]["15%"] == pytest.approx(0.10, abs=0.005)
+    joined = real_report.power([(f"s{i}", "g" if i < 64 else f"g{i}") for i in range(110)])
+    assert joined["success"] == {"10%": None, "15%": None}
+    assert joined["likelihood"]["sessions"] == alone["likelihood"]["sessions"]
+    assert joined["likelihood"]["groups"] > 4 * alone["likelihood"]["groups"]
+    assert "the largest group holds 58% of the cases" in real_report.power_said(joined)
+
+
+def test_finished_runs_are_kept_and_killed_ones_trained_again(proved, sessions, capsys):
+    finished = proved / "runs/0/sft-0/numbers.json"
     before = finished.stat().st_mtime_ns
-    (proved / "runs/1/sft/numbers.json").unlink()
+    (proved / "runs/1/sft-1/numbers.json").unlink()
     real.prove(proved, [sessions], ARMS, PLAN)
     assert finished.stat().st_mtime_ns == before
-    said = capsys.readouterr().out
-    assert "fold 1 of 2, sft: kept" in said
-    assert "fold 2 of 2, sft-failed: kept" in said
-    assert "fold 2 of 2, sft: kept" not in said
+    out = capsys.readouterr().out
+    assert out.count(": kept") == 2 * (1 + 2 + 2) - 1
+    assert "fold 2 of 2, sft, seed 1: kept" not in out
+    assert out.index("least difference seen") < out.index("fold 1 of 2")
 
 
 def test_another_plan_or_other_sessions_in_the_same_folder_are_refused(proved, sessions):
-    other = real.Plan(**{**vars(PLAN), "steps": 3})
-    with pytest.raises(InputError, match="is the run of another recipe"):
-        real.prove(proved, [sessions], ARMS, other)
-    fewer = real.Plan(**{**vars(PLAN), "recoveries": 0})
-    with pytest.raises(InputError, match="is the evaluation set of another plan"):
-        real.prove(proved, [sessions], ARMS, fewer)
+    with pytest.raises(InputError, match="is the run of another plan"):
+        real.prove(proved, [sessions], ARMS, replace(PLAN, greedy=True))
     with pytest.raises(InputError, match="is the lake of other --sessions"):
         real.prove(proved, [sessions.parent], ARMS, PLAN)
 
@@ -141,13 +168,16 @@ def test_the_largest_groups_are_dealt_first_to_the_smallest_fold():
         real.deal(rows, 1)
 
 
-def test_what_cannot_be_compared_is_named(tmp_path, sessions, capsys):
-    line = ["--sessions", str(sessions), "--out", str(tmp_path), "--arms"]
-    assert real.main([*line, "sfd"]) == 2
+def test_what_cannot_be_compared_is_named(tmp_path, sessions, capsys, monkeypatch):
+    line = ["--sessions", str(sessions), "--out", str(tmp_path)]
+    assert real.main([*line, "--arms", "sfd"]) == 2
     assert "no arm 'sfd'; there are sft-failed, sft, dpo" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    assert real.main(line) == 2
+    assert "pip install reasoning-gym (or --questions 0)" in capsys.readouterr().err
     without = tmp_path / "without"
     drawn, _ = recorded_sessions(World(seed=1, count=1, coverage="half"))
     write_files([write_session(each, "one") for each in drawn], without)
-    line = ["--sessions", str(without), "--out", str(tmp_path / "none")]
+    line = ["--sessions", str(without), "--out", str(tmp_path / "none"), "--questions", "0"]
     assert real.main(line) == 2
     assert "has no error turn that the agent recovered from" in capsys.readouterr().err

@@ -31,11 +31,17 @@ install: $(STAMP) ## everything into .venv, and the command into ~/.local/bin (P
 demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
 	$(BIN)/python -m examples.demo.run
 
-proof: $(STAMP) ## arms of the loss on a small world, with intervals (hours; PROOF_ARGS chooses a part)
+proof: $(STAMP) ## arms of the loss on a small world whose test is drawn at the start, with intervals (under an hour on two cores; PROOF_ARGS=--all: every arm, hours)
 	$(BIN)/python -m examples.proof.run $(PROOF_ARGS)
 
-proof-real: $(STAMP) ## arms of the loss on your own sessions' error turns, without teachers or money (PROOF_ARGS="--sessions DIR"; an hour and more)
-	$(BIN)/python -m examples.proof.real $(PROOF_ARGS)
+# In a folder of its own: its pins of other packages are not ours.
+GYM := build/reasoning-gym
+$(GYM)/.installed: $(STAMP) requirements/reasoning-gym.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(GYM) -r requirements/reasoning-gym.txt
+	@touch $@
+
+proof-real: $(GYM)/.installed ## arms of the loss on your own sessions' error turns, without teachers or money (PROOF_ARGS="--sessions DIR"; an hour and more)
+	PYTHONPATH=$(GYM) $(BIN)/python -m examples.proof.real $(PROOF_ARGS)
 
 proof-gpu: $(STAMP) ## the proof with a model of 0.5B to 4B on one GPU (24 GB), and its step beside TRL's trainers (PROOF_ARGS="--model DIR_OR_ID"; not yet run on one)
 	$(BIN)/python -m examples.proof.gpu $(PROOF_ARGS)

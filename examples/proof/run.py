@@ -90,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         todo = [(Plan(k, options.sessions, *MAIN), arm) for k in seeds for arm in arms]
         if options.all:
             # What has no teacher is the same whatever teachers do.
-            asked = [arm for arm in arms if arm in DEFAULT and "coverage" not in ARMS[arm].data]
+            own = [arm for arm in arms if "coverage" in ARMS[arm].data or ARMS[arm].replicas]
+            asked = [arm for arm in arms if arm not in own]
             todo += [
                 (Plan(k, options.sessions, *cell), arm)
                 for cell in OTHERS for k in seeds for arm in asked

@@ -1,7 +1,4 @@
-"""A student other than the small world's own: any causal LM, as fields of the arms' recipes.
-
-not
-"""
+"""A student other than the small world's own: any causal LM, as fields of the arms' recipes."""
 
 from collections.abc import Sequence
 from typing import Any

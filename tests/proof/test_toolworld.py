@@ -196,7 +196,14 @@ def test_held_out_states_share_no_prompt_with_the_dataset(made):
     check_disjoint(states, {written.session.session_id for written in made.written}, trained)
     assert content_hash(states) == content_hash(evaluation_states(kept))
     assert content_hash(states) != content_hash(evaluation_states(held_out_sessions(60, seed=4)))
-    assert set(families(kept)) == {state.session_id for state in states}
+    found, tools = families(kept), {"tool": "Read", "path": "Read", "test": "Bash"}
+    assert set(found) == {state.session_id for state in states}
+    for state in states:
+        if state.wrong:
+            family = found[state.session_id]
+            assert state.right.tool_calls[0].name == tools.get(family, "Edit")
+            # What is seen later is not said at the mistake.
+            assert (family == "later") == (state.hint is None)
 
 
 def test_the_students_words_cover_every_prompt_and_action(made):

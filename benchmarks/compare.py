@@ -226,8 +226,8 @@ JOBS = (
     ),
     Job(
         "DiLoCo",
-        "bytes that a replica sends, relative to data parallelism / H (accuracy: docs/proof.md)",
-        "make proof",
+        "bytes that a replica sends, relative to data parallelism / H (accuracy: benchmarks/results/proof.md)",
+        "make proof PROOF_ARGS=--all",
         (
             _diloco("composer-pipeline, 2 replicas", "2 replicas"),
             _diloco("composer-pipeline, 4 replicas", "4 replicas"),

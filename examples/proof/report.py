@@ -83,11 +83,11 @@ WORDS = {
     "sft": "SFT on the consensus",
     "shipped": "the shipped recipe",
     "alpha-0": "the shipped recipe without SDPO",
-    "flagged": "hints at the flagged turn",
-    "culprit": "hints at the culprit",
-    "own": "hints at the culprit with SFT on the agent's own fixes",
-    "fixes": "SFT on the agent's own fixes, without hints",
-    "own-dpo": "hints at the culprit with DPO on the agent's own fixes",
+    "flagged": "hints at the flagged turn (no teacher)",
+    "culprit": "hints at the culprit (no teacher)",
+    "own": "hints at the culprit with SFT on the agent's own fixes (no teacher)",
+    "fixes": "SFT on the agent's own fixes, without hints (no teacher)",
+    "own-dpo": "hints at the culprit with DPO on the agent's own fixes (no teacher)",
     "shipped-own": "the shipped recipe with DPO on the agent's own fixes",
     HARD: "all mistakes",
     "hard_uncovered": "mistakes that no teacher was asked about",
@@ -464,7 +464,10 @@ the models of these seeds. Each bound holds by itself at 95 %."""
 
 _LIMITS = (
     "Other mistakes, projects and agents: they are fixed here, not sampled.",
-    "Larger models: the student is small, and was first taught to make these mistakes.",
+    "Larger models: the student is small, and was first taught to make these mistakes."
+    " `make proof-gpu` was not run on a GPU.",
+    "Hints at the flagged turn for a model that knows what to do with them: the student was taught"
+    " to follow hints, and only where the mistake is made.",
     "Arms and settings that only the whole grid has: it is exploratory.",
 )
 

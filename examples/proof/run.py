@@ -228,7 +228,7 @@ def run_arm(
     else:
         kind = ARMS[arm].rows
         change = demonstrations(lake, windows_of(recipe), kind) if kind else None
-        trained, rows = train_arm(lake, recipe, run_dir, change), rows_trained(run_dir)
+        trained, rows = train_arm(lake, recipe, run_dir, change), rows_trained(run_dir, change)
         if left := rows_said(rows)[1]:
             print(f"{name_of(plan)} {arm}: {left}", flush=True)
     seconds = {"cpu_seconds": time.process_time() - began}

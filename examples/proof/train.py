@@ -16,7 +16,7 @@ from trainers.common.base_scores import gate
 from trainers.common.policy import load_base
 from trainers.trl.trainer import ComposerTrainer
 
-#: A wrong change of the rows, for tests that must see it.
+#: A change of the rows before they are trained on.
 Change = Callable[[TrainingData], TrainingData]
 
 
@@ -66,8 +66,9 @@ def train_arm(
     return Trained(trainer.policy.model.eval(), gated, numbers)
 
 
-def rows_trained(run_dir: Path) -> dict[str, float]:
+def rows_trained(run_dir: Path, change: Change | None = None) -> dict[str, float]:
     """Return the rows of each channel, and those left out by reason."""
     data = TrainingData.load(run_dir / "data")
+    data = change(data) if change else data
     found = {f"rows {channel}": float(n) for channel, n in data.counts().items() if n}
     return found | {f"left out, {why}": float(n) for why, n in data.dropped.items()}

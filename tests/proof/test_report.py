@@ -14,6 +14,7 @@ from examples.proof.report import (
     MAIN,
     PRIMARY,
     SECONDARY,
+    claimed,
     collect,
     committed_page,
     main,
@@ -145,8 +146,8 @@ def test_a_secondary_contrast_is_told_where_it_belongs(found):
         return lines[0], lines[0] in section(text, "What is shown")
 
     assert told(0.1, 0.05, 0.15) == (
-        f"* Hints at the culprit gained over hints at the flagged turn, {words}"
-        "+10.0 (+5.0 to +15.0).", True,
+        "* Hints at the culprit (no teacher) gained over hints at the flagged turn (no teacher),"
+        f" {words}+10.0 (+5.0 to +15.0).", True,
     )  # fmt: skip
     line, shown = told(-0.1, -0.15, -0.05)
     assert "lost against hints at the flagged turn" in line
@@ -154,7 +155,7 @@ def test_a_secondary_contrast_is_told_where_it_belongs(found):
     line, shown = told(0.1, -0.05, 0.25, p=0.2)
     assert line.endswith("+10.0 (-5.0 to +25.0).")
     assert not shown
-    # significant by itself, not among ten
+    # significant by itself, not among them
     line, shown = told(0.1, 0.01, 0.19, p=0.045)
     assert "too little for one of many" in line
     assert not shown
@@ -191,7 +192,7 @@ def test_replicas_are_compared_with_one_gradient_for_all(found):
     row = found.grid[MAIN]["sft"]
     zero = Estimate(0.0, -0.01, 0.01, 1.0, SESSIONS, 3)
     numbers = {"bytes_sent": 1030.0, "bytes_data_parallel": 10_000.0, "contributions": 0.75}
-    against = {f"diloco-2 - lean, {kind}": zero for kind in ("hard", "easy", "recovery")}
+    against = {f"diloco-2 - shipped, {kind}": zero for kind in ("hard", "easy", "recovery")}
     arms = {"diloco-2": msgspec.structs.replace(row, numbers=numbers, against=against)}
     text = report(msgspec.structs.replace(found, grid={MAIN: arms}))
     assert "| 75% | 1,030 | 1,000 | 1.030 | +0.0 (-1.0 to +1.0) |" in text
@@ -204,6 +205,17 @@ def test_the_page_is_what_the_committed_figures_say_and_short():
     assert len(text.split()) <= 1500
     assert text.count("![") == 1
     assert text.count("| --- ") == text.count("| --- | --- | --- | --- | --- |") * 5 == 5
+
+
+def test_the_readme_says_the_committed_figures():
+    found = read_summary(ROOT / "benchmarks" / "results" / "proof.json")
+    arms = found.grid[MAIN]
+    one, other = (100 * arms[arm].right[PRIMARY.states].mean for arm in (PRIMARY.arm, "sft"))
+    assert claimed(found)[PRIMARY.name].mean > 0
+    assert max(lost.high or 100 for lost in arms[PRIMARY.arm].lost.values()) < 0.01
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"the shipped recipe gets {one:.0f} % of the mistakes right that no teacher" in said
+    assert f"SFT on the consensus {other:.0f} %, and less than a point of what the base" in said
 
 
 def test_a_summary_that_cannot_be_read_is_named(tmp_path):

@@ -61,8 +61,8 @@ class Plan:
 
     ``coverage`` is whose mistakes teachers are asked about: ``full``, ``half`` of the bugs, or
     ``none``. ``shared`` is the probability in percent that all teachers have one misconception at a
-    hard state. ``pairs`` leaves out those of teachers, or takes what was chosen for what was
-    rejected.
+    hard state. ``pairs`` leaves out those of teachers (``own``), and takes what was chosen
+    for what was rejected (``swapped``).
     """
 
     seed: int = 1
@@ -139,10 +139,8 @@ def _change(lake: Lake, plan: Plan) -> None:
             del row["day"]
         lake.write("hints", [moved[at] for at in sorted(moved)], day=day)
     for day in lake.days("pairs") if plan.pairs != "all" else ():
-        rows = lake.rows("pairs", days=[day])
-        if plan.pairs == "own":
-            rows = [row for row in rows if not row["n_teachers"]]
-        else:
+        rows = [row for row in lake.rows("pairs", days=[day]) if not row["n_teachers"]]
+        if plan.pairs == "swapped":
             rows = [row | {"chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
         for row in rows:
             del row["day"]

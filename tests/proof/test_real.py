@@ -1,6 +1,5 @@
 """The real-session tier on the small world: what is held out, taught, kept, said and refused."""
 
-import json
 import sys
 from dataclasses import replace
 

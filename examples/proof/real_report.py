@@ -261,7 +261,7 @@ def _span(c: Mapping[str, Any]) -> str:
 def _row(c: Mapping[str, Any]) -> tuple[Any, ...]:
     span = f"**{_span(c)}**" if c["stands"] else _span(c)
     at = "questions" if c["kind"] == QUESTION else "cases"
-    p = "" if c["p"] is None else f"{c['p']:.3f}"
+    p = "" if c["p"] is None else f"{c['p']:.3f}".replace("0.000", "< 0.001")
     name = f"{WORDS[c['one']]} - {WORDS[c['other']]}"
     return name, at, c["measure"], span, p, c["units"], c["seeds"]
 

@@ -58,19 +58,21 @@ from examples.proof.real_report import (
     power_said,
     summarise,
 )  # fmt: skip
-from examples.proof.report import NUMBERS, REPORT, RESULTS
+from examples.proof.report import NUMBERS, REPORT, RESULTS, SUMMARY
 from examples.proof.run import apart, frozen_states, is_done
 from examples.proof.train import rows_trained, train_arm
 from trainers.common.base_scores import FOLDER
 
 STATES, RUNS, MODEL, SESSIONS = "states.parquet", "runs", "model", "sessions.json"
-PLAN, SUMMARY, HINTS = "plan.json", "summary.json", "sdpo.arrow"
+PLAN, HINTS = "plan.json", "sdpo.arrow"
 #: Arm to its channels; ``None``: those of the recipe that ships, with their weights.
 ARMS: dict[str, tuple[str, ...] | None] = {
     PLACEBO: ("sft",), "sft": ("sft",), "dpo": ("dpo",), "sdpo": ("sdpo",), SHIPPED: None,
 }  # fmt: skip
 #: Channel to the field that says how many of its rows a step takes.
 _ROWS = {"sft": "rows_per_step", "dpo": "pairs_per_step", "sdpo": "rows_per_step"}
+#: Beginnings of the numbers of a training that the report tells.
+_TOLD = ("rows ", "left out, ", "hints_kept_share", "cpu_seconds")
 #: Columns of a hint that a pair has too.
 _SHARED = ("task", "prompt", "tools", "day", "repository", "state_id", "session_id", "group_id")
 #: Short tasks of reasoning-gym, of arithmetic, letters, logic and dates.
@@ -153,13 +155,14 @@ def prove(out: Path, sessions: Sequence[Path], arms: Sequence[str], plan: Plan) 
         raise InputError(f"{out} is the run of another plan; take another --out")
     asked = questions(plan.questions)
     lake = lake_of(out / "lake", sessions)
-    rows = cases(lake)
-    found = evaluation_set(lake, rows)
-    lost = rows_of(plan.windows(), found)[1]
-    rows = [row for row in rows if row["state_id"] not in lost]
+    every = cases(lake)
+    found = evaluation_set(lake, every)
+    fitting, lost = rows_of(plan.windows(), found)
+    states = [row.state for row in fitting]
+    known = {state.state_id for state in states}
+    rows = [row for row in every if row["state_id"] in known]
     fold_of = deal(rows, plan.folds)
     groups = {row["state_id"]: row["group_id"] for row in rows}
-    states = [state for state in found if state.state_id in groups]
     frozen_states(out / STATES, states + asked, "plan")
     replace(made_by, mine)
     facts: dict[str, Any] = {
@@ -195,7 +198,8 @@ def report(
             results.setdefault(arm or name, {}).setdefault(int(seed) if arm else 0, []).extend(some)
             if arm:
                 numbers = json.loads((folder / name / NUMBERS).read_bytes())
-                trained.setdefault(arm, []).append(numbers)
+                told = {k: v for k, v in numbers.items() if k.startswith(_TOLD)}
+                trained.setdefault(arm, []).append(told)
     found = summarise(results, groups, {**facts, "trained": trained})
     replace(out / SUMMARY, json.dumps(found, indent=1) + "\n")
     replace(out / REPORT, page(found))

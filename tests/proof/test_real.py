@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ PLAN = real.Plan(
     steps=2, rows=2, seeds=2, questions=0, model=str(base_dir()),
     prompt=WINDOW.max_prompt_tokens, answer=WINDOW.max_completion_tokens,
 )  # fmt: skip
+MEASURED = Path(real.__file__).parents[2] / "benchmarks/results"
 ARMS = ["sft-failed", "sft", "shipped"]
 
 
@@ -180,3 +182,11 @@ def test_what_cannot_be_compared_is_named(tmp_path, sessions, capsys, monkeypatc
     line = ["--sessions", str(without), "--out", str(tmp_path / "none"), "--questions", "0"]
     assert real.main(line) == 2
     assert "has no error turn that the agent recovered from" in capsys.readouterr().err
+
+
+def test_the_committed_report_and_passage_are_those_of_the_committed_figures():
+    found = json.loads((MEASURED / "proof-real.json").read_bytes())
+    _, body = real_report.page(found).split("\n\n", 1)
+    assert (MEASURED / "proof-real.md").read_text().endswith(body)
+    assert real_report.verdict(found) in real_report.section(found)
+    assert len(real_report.section(found).split()) <= 170

@@ -15,6 +15,8 @@ from examples.proof.report import MEASURE, PRIMARY, TOLERANCE
 from examples.proof.statistics import Estimate, contrast, loss_bound
 from tests.places import ROOT
 
+pytestmark = pytest.mark.slow
+
 #: What SDPO must add where no teacher was asked, at the lower end of the interval.
 GAIN = 0.15
 

@@ -1,5 +1,6 @@
 """The real-session tier on the small world: what is held out, taught, kept, said and refused."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path

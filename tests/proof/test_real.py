@@ -32,7 +32,7 @@ ARMS = ["sft-failed", "sft", "shipped"]
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sessions")
-    drawn, _ = recorded_sessions(World(seed=1, count=24, coverage="half"))
+    drawn, _ = recorded_sessions(World(seed=1, count=24))
     write_files([write_session(each, f"real-{i}") for i, each in enumerate(drawn)], folder)
     return folder
 
@@ -178,8 +178,9 @@ def test_what_cannot_be_compared_is_named(tmp_path, sessions, capsys, monkeypatc
     assert real.main(line) == 2
     assert "pip install reasoning-gym (or --questions 0)" in capsys.readouterr().err
     without = tmp_path / "without"
-    drawn, _ = recorded_sessions(World(seed=1, count=1, coverage="half"))
-    write_files([write_session(each, "one") for each in drawn], without)
+    drawn, _ = recorded_sessions(World(seed=1, count=24))
+    right = next(each for each in drawn if not each.mistaken)
+    write_files([write_session(right, "one")], without)
     line = ["--sessions", str(without), "--out", str(tmp_path / "none"), "--questions", "0"]
     assert real.main(line) == 2
     assert "has no error turn that the agent recovered from" in capsys.readouterr().err

@@ -61,7 +61,7 @@ backend:
 
 Rows, base pass, outer log and checkpoint are the pipeline's, in its own interpreter; each replica is a process of verl's: a
 `TrainingWorker` on FSDP2, without Ray, on one or several ranks (`ranks.processes`). Upstream supports no CPU: there our registration
-of its engine is used, and that is what was proven. On the proof's small world it learns what TRL's trainer learns
+of its engine is used, and that is what was proven. On the proof's former, smaller world it learned what TRL's trainer learned
 (`benchmarks/results/verl_toolworld.md`). On GPUs, with Ray and with rollouts of vLLM it was not run.
 
 ## Monarch

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from examples.proof.toolworld.pipeline import Plan, evaluation_states
 from examples.proof.toolworld.world import held_out_sessions
 
 PLAN = Plan(1, run.SESSIONS, *run.MAIN)
+#: Two thirds of the proof's: enough for the bar, and for each mutation to miss it.
+STEPS = 40
 
 
 @dataclass
@@ -25,9 +28,15 @@ class Arena:
     def arm(self, name: str, **data: object) -> list[StateResult]:
         """Return the results of an arm; ``data`` changes its plan, as a defect would."""
         plan = replace(PLAN, **data)
-        run.run_arm(self.folder, plan, name, self.states, steps=run.STEPS)
+        run.run_arm(self.folder, plan, name, self.states, steps=STEPS)
         path = self.folder / run.RUNS / run.name_of(plan) / name / run.RESULTS
         return read_results(path)[name]
+
+    def pairs(self, **data: object) -> list[dict[str, Any]]:
+        """Return the pairs of a plan's dataset."""
+        plan = replace(PLAN, **data)
+        lake = run.dataset(self.folder / run.DATA / run.name_of(plan), plan)
+        return list(lake.iter_rows("dataset_pairs", split="train"))
 
     def base(self) -> list[StateResult]:
         """Return the results of the base."""

@@ -70,6 +70,7 @@ def test_a_mutated_pipeline_fails(arena, arm, defect):
 def test_swapped_pairs_fail_where_pairs_as_they_are_pass(arena, monkeypatch):
     own = ARMS["shipped-own"]
     assert gain(arena, arena.arm("shipped-own")).low > GAIN
+    assert {row["source"] for row in arena.pairs(pairs="own")} == {"fixup", "recovery"}
     monkeypatch.setitem(ARMS, "swapped", replace(own, data={"pairs": "swapped"}))
     assert gain(arena, arena.arm("swapped")).low < GAIN
 

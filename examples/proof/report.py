@@ -189,7 +189,8 @@ def write_report(out: Path, cells: Sequence[Cell], student: str = "") -> None:
     replace(out / SUMMARY, written + "\n")
     beside = out / STEPS_BESIDE
     steps = beside.read_text(encoding="utf-8") if beside.is_file() else ""
-    replace(out / REPORT, "\n".join(filter(None, (report(found), steps))))
+    said = report(read_summary(out / SUMMARY))  # the figures as they are written
+    replace(out / REPORT, "\n".join(filter(None, (said, steps))))
 
 
 def read_summary(path: Path) -> Summary:

@@ -132,3 +132,8 @@ def test_other_teachers_are_tried_with_all_and_only_where_there_are_some(monkeyp
     alone = [plan for plan, arm in asked if arm == "culprit"]
     assert [(plan.coverage, plan.shared) for plan in alone] == [run.MAIN] * 2
     assert len(asked) == len(set(asked))
+
+
+def test_data_that_differ_are_in_folders_of_their_own():
+    plans = {arm.plan(PLAN) for arm in ARMS.values()}
+    assert len({run.name_of(plan) for plan in plans}) == len(plans) == 4

@@ -226,7 +226,8 @@ JOBS = (
     ),
     Job(
         "DiLoCo",
-        "bytes that a replica sends, relative to data parallelism / H (accuracy: benchmarks/results/proof.md)",
+        "bytes that a replica sends, relative to data parallelism / H"
+        " (accuracy: benchmarks/results/proof.md)",
         "make proof PROOF_ARGS=--all",
         (
             _diloco("composer-pipeline, 2 replicas", "2 replicas"),

@@ -15,8 +15,8 @@ import msgspec
 from composer_pipeline.evaluation.results import BASE, SHARES, StateResult, measures_of
 from composer_pipeline.evaluation.states import Kind
 from composer_pipeline.markdown import table
-from examples.proof.report import rows_said
 from examples.proof.statistics import LEVEL, MIN_UNITS, Results, contrast, holm
+from examples.proof.train import rows_said
 
 #: Kinds of states: cases, and questions that have nothing to do with them.
 CASE: Kind = "hard_uncovered"

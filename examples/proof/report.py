@@ -30,6 +30,7 @@ from composer_pipeline.markdown import table
 from examples.proof.arms import ARMS, INNER_STEPS
 from examples.proof.statistics import Estimate, States, contrast, holm, loss_bound
 from examples.proof.toolworld.world import NOISE
+from examples.proof.train import rows_said
 
 RESULTS, REPORT, NUMBERS, SUMMARY = "results.parquet", "report.md", "numbers.json", "summary.json"
 #: The seed of the test world and the family of each mistake; written when a run starts.
@@ -405,15 +406,6 @@ def _trained(numbers: Mapping[str, float]) -> tuple[str, ...]:
         f"{numbers['peak_memory_mib'] / 1024:.2f}",
     )  # fmt: skip
     return *rows_said(numbers), "" if share is None else f"{share:.0%}", *took
-
-
-def rows_said(numbers: Mapping[str, float]) -> tuple[str, str]:
-    """Return the rows that ``numbers.json`` says an arm had, and those left out."""
-    rows, left = (
-        ", ".join(f"{k}: {n:.0f}" for k, n in numbers.items() if k.startswith(name))
-        for name in ("rows ", "left out, ")
-    )
-    return rows, left
 
 
 def _sent(arm: str, row: Row) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ from composer_pipeline.training.window_text import Dropped
 from composer_pipeline.training.windows import Windows
 from examples.proof.arms import ARMS, DEFAULT, STEPS, recipe_of_arm
 from examples.proof.replicas import train_replicas
-from examples.proof.report import NUMBERS, RESULTS, TEST, collect, rows_said, write_report
+from examples.proof.report import NUMBERS, RESULTS, TEST, collect, write_report
 from examples.proof.students import TOOLS, described, student_of
 from examples.proof.toolworld.pipeline import (
     Plan,
@@ -64,7 +64,7 @@ from examples.proof.toolworld.world import (
     for_test,
     held_out_sessions,
 )
-from examples.proof.train import Change, rows_trained, train_arm
+from examples.proof.train import Change, rows_said, rows_trained, train_arm
 
 STATES, DATA, RUNS = "states.parquet", "data", "runs"
 #: Coverage and shared misconceptions in percent of the default, and of --all too.

@@ -1,6 +1,6 @@
 """Training an arm in this process, with the parts that the trainer's command runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -72,3 +72,12 @@ def rows_trained(run_dir: Path, change: Change | None = None) -> dict[str, float
     data = change(data) if change else data
     found = {f"rows {channel}": float(n) for channel, n in data.counts().items() if n}
     return found | {f"left out, {why}": float(n) for why, n in data.dropped.items()}
+
+
+def rows_said(numbers: Mapping[str, float]) -> tuple[str, str]:
+    """Return the rows that ``numbers.json`` says an arm had, and those left out."""
+    rows, left = (
+        ", ".join(f"{k}: {n:.0f}" for k, n in numbers.items() if k.startswith(name))
+        for name in ("rows ", "left out, ")
+    )
+    return rows, left

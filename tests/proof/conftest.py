@@ -10,6 +10,7 @@ import torch
 from composer_pipeline.evaluation.results import BASE, StateResult, read_results
 from composer_pipeline.evaluation.states import EvaluationState
 from examples.proof import run
+from examples.proof.report import RESULTS
 from examples.proof.toolworld.pipeline import Plan, evaluation_states
 from examples.proof.toolworld.world import held_out_sessions
 
@@ -25,14 +26,14 @@ class Arena:
     folder: Path
     states: list[EvaluationState]
 
-    def arm(self, name: str, **data: object) -> list[StateResult]:
+    def arm(self, name: str, **data: Any) -> list[StateResult]:
         """Return the results of an arm; ``data`` changes its plan, as a defect would."""
         plan = replace(PLAN, **data)
         run.run_arm(self.folder, plan, name, self.states, steps=STEPS)
-        path = self.folder / run.RUNS / run.name_of(plan) / name / run.RESULTS
+        path = self.folder / run.RUNS / run.name_of(plan) / name / RESULTS
         return read_results(path)[name]
 
-    def pairs(self, **data: object) -> list[dict[str, Any]]:
+    def pairs(self, **data: Any) -> list[dict[str, Any]]:
         """Return the pairs of a plan's dataset."""
         plan = replace(PLAN, **data)
         lake = run.dataset(self.folder / run.DATA / run.name_of(plan), plan)
@@ -40,7 +41,7 @@ class Arena:
 
     def base(self) -> list[StateResult]:
         """Return the results of the base."""
-        path = next((self.folder / run.RUNS).glob(f"*/*/{run.RESULTS}"))
+        path = next((self.folder / run.RUNS).glob(f"*/*/{RESULTS}"))
         return read_results(path)[BASE]
 
 

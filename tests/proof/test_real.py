@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.results import BASE, read_results
+from composer_pipeline.evaluation.results import BASE, StateResult, read_results
 from composer_pipeline.evaluation.states import read_states
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
@@ -46,7 +46,7 @@ def proved(sessions, tmp_path_factory):
 
 @pytest.fixture
 def measured(proved):
-    results = {BASE: {0: []}, **{arm: {} for arm in ARMS}}
+    results: dict[str, dict[int, list[StateResult]]] = {BASE: {}, **{arm: {} for arm in ARMS}}
     for k in range(PLAN.folds):
         for name, some in read_results(proved / f"runs/{k}/results.parquet").items():
             arm, _, seed = name.rpartition("-")

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from composer_pipeline.evaluation.states import content_hash, read_states
+from composer_pipeline.training.rows import Demonstration, TrainingData
 from composer_pipeline.training.run import train
 from examples.proof import run
 from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
@@ -101,9 +102,10 @@ def test_own_fixes_are_repeated_beside_the_successes_and_nobody_was_asked(tmp_pa
     lake = run.dataset(tmp_path / run.name_of(plan), plan)
     recipe = recipe_of_arm("own", seed=2, steps=1)
     change = run.demonstrations(lake, run.windows_of(recipe), "fixes")
-    data = change(run.TrainingData(demonstrations=["a success"]))
+    success = Demonstration("a success", [1], [2])
+    data = change(TrainingData(demonstrations=[success]))
     pairs = list(lake.iter_rows("dataset_pairs", split="train"))
-    assert data.demonstrations[0] == "a success"
+    assert data.demonstrations[0] == success
     assert [d.id for d in data.demonstrations[1:]] == [row["state_id"] for row in pairs]
     assert {row["source"] for row in pairs} == {"fixup", "recovery"}
     assert not lake.rows("replies")

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace as changed
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -57,6 +58,7 @@ from examples.proof.toolworld.pipeline import (
     evaluation_states,
     families,
     make_dataset,
+    teach,
 )
 from examples.proof.toolworld.world import (
     Recorded,
@@ -278,7 +280,12 @@ def dataset(folder: Path, plan: Plan) -> Lake:
         scratch = folder.with_name(f".{folder.name}.tmp")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        make_dataset(plan, scratch)
+        recorded = folder.with_name(name_of(changed(plan, hints="culprit", pairs="all"))) / "lake"
+        if recorded.is_dir():  # other hints and pairs of what was recorded and asked
+            shutil.copytree(recorded, scratch / "lake")
+            teach(Lake(str(scratch / "lake")), plan)
+        else:
+            make_dataset(plan, scratch)
         scratch.replace(folder)
     return Lake(str(folder / "lake"))
 

@@ -48,4 +48,4 @@ class Arena:
 @pytest.fixture(scope="session")
 def arena(tmp_path_factory):
     torch.set_num_threads(1)
-    return Arena(tmp_path_factory.mktemp("proof"), evaluation_states(held_out_sessions(120)))
+    return Arena(tmp_path_factory.mktemp("proof"), evaluation_states(held_out_sessions(96)))

@@ -109,12 +109,17 @@ def make_dataset(plan: Plan, folder: Path) -> Made:
     if asked:
         with loopback(ToolworldScript(load_states(lake), answers)) as url:
             spent = replay(lake, teacher_set(url), max_usd=CEILING, days=asked).spent_usd
+    teach(lake, plan)
+    return Made(lake, written, answers, tuple(asked), spent)
+
+
+def teach(lake: Lake, plan: Plan) -> None:
+    """Run the stages behind the replay, from a plan's hints and pairs to its dataset."""
     build_hints(lake)
     build_pairs(lake)
     _change(lake, plan)
     normalize(lake, recipes_dir() / "normalize" / "default.yaml")
     build_dataset(lake, validation_share=0.0, rules=PreferenceRules(accept=GATES))
-    return Made(lake, written, answers, tuple(asked), spent)
 
 
 def _change(lake: Lake, plan: Plan) -> None:

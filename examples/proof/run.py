@@ -19,8 +19,9 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace as changed
 from functools import partial
 from multiprocessing import get_context
@@ -61,6 +62,7 @@ from examples.proof.toolworld.pipeline import (
     teach,
 )
 from examples.proof.toolworld.world import (
+    KEPT,
     Recorded,
     for_development,
     for_test,
@@ -122,8 +124,13 @@ class Test(msgspec.Struct, frozen=True):
 
 def drawn(path: Path, held_out: int, *, development: bool) -> Test:
     """Return what a run has drawn; the first time it is drawn."""
+    if held_out > KEPT:
+        raise InputError(f"--held-out {held_out}: the world has {KEPT} sessions to measure on")
     if path.is_file():
-        test = msgspec.json.decode(path.read_bytes(), type=Test)
+        try:
+            test = msgspec.json.decode(path.read_bytes(), type=Test)
+        except msgspec.DecodeError as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
         if (test.held_out, test.development) != (held_out, development):
             raise InputError(f"{path} is of other --held-out or --development; take another --out")
         return test
@@ -151,23 +158,26 @@ def prove(
     states = frozen_states(out / STATES, states, "version")
     about = described(student) if student else ""
     run = partial(_run, out, states, steps, student)
-    with ExitStack() as stack:
-        if jobs > 1:
-            context = get_context("spawn")
-            pool = stack.enter_context(context.Pool(jobs, maxtasksperchild=20))
-            for _ in pool.imap_unordered(partial(_prepare, out), _plans(todo)):
-                pass
-            found: Iterable[str] = pool.imap_unordered(run, todo)
-        else:
-            found = map(run, todo)
-        for number, said in enumerate(found, start=1):
-            print(f"[{number}/{len(todo)}] {said}", flush=True)
+    found = _in_processes(out, todo, run, jobs) if jobs > 1 else map(run, todo)
+    for number, said in enumerate(found, start=1):
+        print(f"[{number}/{len(todo)}] {said}", flush=True)
     write_report(out, collect(out / RUNS), about)
 
 
-def _plans(todo: Sequence[tuple[Plan, str]]) -> list[Plan]:
-    """Return the plans of the data that arms need, each once."""
-    return list(dict.fromkeys(ARMS[arm].plan(plan) for plan, arm in todo))
+def _in_processes(
+    out: Path, todo: Sequence[tuple[Plan, str]], run: Callable[[tuple[Plan, str]], str], jobs: int
+) -> Iterator[str]:
+    """Make the data that arms need, each once, then run them; yield what each says."""
+    plans = dict.fromkeys(ARMS[arm].plan(plan) for plan, arm in todo)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=20)
+    try:
+        list(pool.map(partial(_prepare, out), plans))
+        for future in as_completed([pool.submit(run, each) for each in todo]):
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise ComposerError(f"a process was ended from outside; start it again: {error}") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _prepare(out: Path, plan: Plan) -> None:
@@ -357,18 +367,24 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     return list(options.arms)
 
 
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make proof", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("proof"))
     parser.add_argument("--arms", type=lambda text: text.split(","))
     parser.add_argument("--all", action="store_true", help="every arm, and other teachers")
     parser.add_argument("--development", action="store_true", help="known sessions, for choosing")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many ({SEEDS})")
-    parser.add_argument("--sessions", type=int, default=SESSIONS)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seeds", type=_count, default=SEEDS, help=f"how many ({SEEDS})")
+    parser.add_argument("--sessions", type=_count, default=SESSIONS)
+    parser.add_argument("--steps", type=_count, default=STEPS)
     said = f"sessions measured on ({HELD_OUT})"
-    parser.add_argument("--held-out", type=int, default=HELD_OUT, help=said)
-    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    parser.add_argument("--held-out", type=_count, default=HELD_OUT, help=said)
+    parser.add_argument("--jobs", type=_count, default=2, help="processes (2)")
     parser.add_argument("--model", help="folder or Hub id of a student in place of the small one")
     parser.add_argument("--lora", type=int, default=0, help="rank; 0 (default): every parameter")
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")

@@ -1,7 +1,11 @@
 """The grid's folders: what is drawn, kept and refused, and the command that users run."""
 
 import json
+import subprocess
+import sys
+import time
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -109,6 +113,39 @@ def test_own_fixes_are_repeated_beside_the_successes_and_nobody_was_asked(tmp_pa
     assert [d.id for d in data.demonstrations[1:]] == [row["state_id"] for row in pairs]
     assert {row["source"] for row in pairs} == {"fixup", "recovery"}
     assert not lake.rows("replies")
+
+
+def test_what_cannot_be_drawn_is_named(tmp_path, capsys):
+    line = ["--out", str(tmp_path / "out")]
+    assert run.main([*line, "--held-out", "865"]) == 2
+    assert "--held-out 865: the world has 864 sessions" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run.main([*line, "--seeds", "0"])
+    assert "--seeds: 0 is less than 1" in capsys.readouterr().err
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "test.json").write_text("{")
+    assert run.main(line) == 2
+    assert "test.json cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_ends_the_grid_and_what_is_done_stays(tmp_path, monkeypatch):
+    """Two processes; the first one that begins an arm is killed."""
+    argv = [sys.executable, "-m", "examples.proof.run", *SMALL, "--out", str(tmp_path)]
+    argv += ["--jobs", "2", "--arms", "sft,sft-recorded"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as grid:
+        deadline = time.monotonic() + 120
+        while not (begun := list(tmp_path.glob("runs/*/*/recipe.yaml"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for child in psutil.Process(grid.pid).children(recursive=True):
+            if "spawn_main" in " ".join(child.cmdline()):
+                child.kill()
+        said = grid.stderr.read()
+    assert begun
+    assert grid.returncode == 1
+    assert "proof: a process was ended from outside; start it again" in said
+    assert run.main([*argv[3:-4], "--jobs", "1", "--arms", "sft,sft-recorded"]) == 0
 
 
 def test_replicas_share_the_rows_of_a_step():

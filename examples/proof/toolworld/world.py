@@ -221,6 +221,10 @@ def for_test(world: World) -> bool:
     return (world.file + 5 * world.bug) % 4 == 2
 
 
+#: Worlds that each of them has.
+KEPT = FILES * SYMBOLS * BUGS // 4
+
+
 def for_training(world: World) -> bool:
     """Say whether a world may be trained on, by the base model too."""
     return not (for_development(world) or for_test(world))

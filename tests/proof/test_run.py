@@ -141,6 +141,7 @@ def test_a_worker_that_is_killed_ends_the_grid_and_what_is_done_stays(tmp_path, 
         for child in psutil.Process(grid.pid).children(recursive=True):
             if "spawn_main" in " ".join(child.cmdline()):
                 child.kill()
+        assert grid.stderr is not None
         said = grid.stderr.read()
     assert begun
     assert grid.returncode == 1

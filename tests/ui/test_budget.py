@@ -47,8 +47,12 @@ def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
     if confirm.count():  # the states were ingested without Dagster
         confirm.click()
     field = page.locator("input[type=text]:visible").last
-    field.fill(f"[{first}...{last}]")
-    field.press("Enter")
+    for _ in range(100):  # what is typed before the days are there is lost, and nothing can start
+        field.fill(f"[{first}...{last}]")
+        field.press("Enter")
+        page.wait_for_timeout(500)
+        if launch.last.is_enabled():
+            break
     launch.last.click()
     expect(launch).to_have_count(0)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/verl_toolworld.py --verl-python .venv-verl/bin/python --record
 
-The arm with all four channels, which learns everything, and two that do not (half coverage, honest
+The arm with all four channels, and two with one (half coverage, honest
 teachers), 60 steps of one replica, for each seed once with each trainer, through ``python -m
 trainers``; measured on held-out sessions. Exits 1 if a share of right actions differs by more than
 a point in the mean over seeds.

@@ -84,7 +84,7 @@ DEFAULT: dict[str, Arm] = {
         "no teacher: hints at the culprit + DPO on own fixes", _ALONE,
     ),
 }  # fmt: skip
-_LEAN: Terms = {"sdpo": {}, "sft": _BOTH}
+_SHIPPED = DEFAULT["shipped"].terms
 ARMS: dict[str, Arm] = {
     **DEFAULT,
     "sdpo": Arm({"sdpo": {}}, "SDPO alone", _ALONE),
@@ -99,10 +99,10 @@ ARMS: dict[str, Arm] = {
     ),
     "no-anchor": Arm({"grpo": {}, "sdpo": {}, "dpo": {}}, "all but the anchor"),
     **{
-        f"diloco-{n}": Arm(_LEAN, f"DiLoCo, {n} replica{'s' * (n > 1)}", replicas=n)
+        f"diloco-{n}": Arm(_SHIPPED, f"DiLoCo, {n} replica{'s' * (n > 1)}", replicas=n)
         for n in (1, 2, 4)
     },
-    "diloco-killed": Arm(_LEAN, "DiLoCo, 2 replicas, one killed", replicas=2, kill=True),
+    "diloco-killed": Arm(_SHIPPED, "DiLoCo, 2 replicas, one killed", replicas=2, kill=True),
 }
 
 

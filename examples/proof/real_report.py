@@ -11,11 +11,12 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from composer_pipeline.evaluation.results import BASE, SHARES, StateResult, measures_of
 from composer_pipeline.evaluation.states import Kind
 from composer_pipeline.markdown import table
-from examples.proof.statistics import LEVEL, MIN_UNITS, Results, contrast, holm
+from examples.proof.statistics import LEVEL, MIN_UNITS, Results, contrast, equal_units, holm
 from examples.proof.train import rows_said
 
 #: Kinds of states: cases, and questions that have nothing to do with them.
@@ -74,18 +75,16 @@ def power(cases: Sequence[tuple[str, str]]) -> dict[str, Any]:
     for share in _DISCORDANT:
         least = float(norm.ppf(0.975) + norm.ppf(POWER)) * sqrt(share * effect / size)
         seen[f"{share:.0%}"] = least if least <= share else None
-    equal = {"sessions": _equal(sessions), "groups": _equal(groups)}
+    equal = {
+        unit: equal_units(np.array(list(sizes.values()), dtype=np.float64))
+        for unit, sizes in (("sessions", sessions), ("groups", groups))
+    }
     return {
         "cases": size, "sessions": len(sessions), "groups": len(groups),
         "largest_group": max(groups.values()) / size, "design_effect": effect,
         "equal_units": equal, "likelihood": {k: likelihood(n) for k, n in equal.items()},
         "success": seen,
     }  # fmt: skip
-
-
-def _equal(sizes: Mapping[str, int]) -> float:
-    """Return how many units of equal size are worth these (Kish)."""
-    return float(sum(sizes.values()) ** 2 / sum(n * n for n in sizes.values()))
 
 
 def power_said(found: Mapping[str, Any]) -> str:

@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     try:
         arms = _chosen(options)
-        test = drawn(options.out / TEST, options.held_out, development=options.development)
-        states, student = evaluation_states(test.sessions()), None
+        test, states = drawn(options.out / TEST, options.held_out, development=options.development)
+        student = None
         if options.model:
             student = student_of(
                 options.model, states, lora=options.lora, dtype=options.dtype, tools=options.tools
@@ -122,8 +122,8 @@ class Test(msgspec.Struct, frozen=True):
         return held_out_sessions(self.held_out, seed=self.seed, accept=accept)
 
 
-def drawn(path: Path, held_out: int, *, development: bool) -> Test:
-    """Return what a run has drawn; the first time it is drawn."""
+def drawn(path: Path, held_out: int, *, development: bool) -> tuple[Test, list[EvaluationState]]:
+    """Return what a run has drawn, the first time by drawing it, and the states of its sessions."""
     if held_out > KEPT:
         raise InputError(f"--held-out {held_out}: the world has {KEPT} sessions to measure on")
     if path.is_file():
@@ -133,7 +133,7 @@ def drawn(path: Path, held_out: int, *, development: bool) -> Test:
             raise InputError(f"{path} cannot be read: {error}") from error
         if (test.held_out, test.development) != (held_out, development):
             raise InputError(f"{path} is of other --held-out or --development; take another --out")
-        return test
+        return test, evaluation_states(test.sessions())
     test = Test(0 if development else secrets.randbelow(_DRAWN), development, held_out)
     by_session = families(test.sessions())
     states = evaluation_states(test.sessions())
@@ -142,7 +142,7 @@ def drawn(path: Path, held_out: int, *, development: bool) -> Test:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, msgspec.json.encode(test).decode())
-    return test
+    return test, states
 
 
 def prove(

@@ -94,7 +94,7 @@ def loss_bound(
         return plain
     from scipy.special import betaincinv
 
-    lost, size, half = plain.mean, _equal(counts), _half(_errors(sums, counts), LEVEL)
+    lost, size, half = plain.mean, equal_units(counts), _half(_errors(sums, counts), LEVEL)
     if half and 0 < lost < 1:
         size = min(size, lost * (1 - lost) * (_NORMAL / half) ** 2)
     wrong, rest = lost * size, (1 - lost) * size
@@ -141,7 +141,7 @@ def _errors(sums: Array, counts: Array) -> list[tuple[float, float]]:
     by_unit, by_seed = rest.mean(0) / total, rest.sum(1) / total / seeds
     found = []
     if units > 1:
-        found.append((sqrt(units / (units - 1) * (by_unit**2).sum()), _equal(counts) - 1))
+        found.append((sqrt(units / (units - 1) * (by_unit**2).sum()), equal_units(counts) - 1))
     if seeds > 1:
         found.append((sqrt(seeds / (seeds - 1) * (by_seed**2).sum()), seeds - 1.0))
     return [(error if error > 1e-12 else 0.0, degrees) for error, degrees in found]
@@ -164,8 +164,8 @@ def _p(errors: Sequence[tuple[float, float]], distance: float) -> float:
     return high
 
 
-def _equal(counts: Array) -> float:
-    """Return how many units of equal size are worth these."""
+def equal_units(counts: Array) -> float:
+    """Return how many units of equal size are worth units with these numbers of states (Kish)."""
     return float(counts.sum() ** 2 / (counts**2).sum())
 
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -18,6 +17,7 @@ from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
 from examples.proof.toolworld.pipeline import Plan, evaluation_states
 from examples.proof.toolworld.world import for_test, held_out_sessions
 from examples.proof.train import train_arm
+from tests.fixtures.waiting import wait_until
 
 PLAN = Plan(seed=1, count=12, coverage="full")
 SMALL = ["--sessions", "12", "--steps", "2", "--seeds", "1", "--held-out", "12", "--jobs", "1"]
@@ -63,7 +63,7 @@ def test_the_test_sessions_and_seeds_follow_from_what_was_drawn(proved):
 
 
 def test_two_runs_draw_two_tests_and_the_development_world_is_one(tmp_path):
-    made = [run.drawn(tmp_path / f"{i}.json", 4, development=i > 1) for i in range(4)]
+    made = [run.drawn(tmp_path / f"{i}.json", 4, development=i > 1)[0] for i in range(4)]
     assert made[0].sessions() != made[1].sessions()
     assert made[2] == made[3]
 
@@ -134,10 +134,7 @@ def test_a_worker_that_is_killed_ends_the_grid_and_what_is_done_stays(tmp_path, 
     argv = [sys.executable, "-m", "examples.proof.run", *SMALL, "--out", str(tmp_path)]
     argv += ["--jobs", "2", "--arms", "sft,sft-recorded"]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as grid:
-        deadline = time.monotonic() + 120
-        while not (begun := list(tmp_path.glob("runs/*/*/recipe.yaml"))):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        begun = wait_until(lambda: list(tmp_path.glob("runs/*/*/recipe.yaml")), "an arm begins")
         for child in psutil.Process(grid.pid).children(recursive=True):
             if "spawn_main" in " ".join(child.cmdline()):
                 child.kill()

@@ -79,8 +79,6 @@ class Made:
 
     lake: Lake
     written: list[Written]
-    answers: dict[str, Answers]
-    covered: tuple[str, ...]
     spent_usd: Decimal
 
 
@@ -110,7 +108,7 @@ def make_dataset(plan: Plan, folder: Path) -> Made:
         with loopback(ToolworldScript(load_states(lake), answers)) as url:
             spent = replay(lake, teacher_set(url), max_usd=CEILING, days=asked).spent_usd
     teach(lake, plan)
-    return Made(lake, written, answers, tuple(asked), spent)
+    return Made(lake, written, spent)
 
 
 def teach(lake: Lake, plan: Plan) -> None:

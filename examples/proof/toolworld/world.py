@@ -356,11 +356,6 @@ class Answers:
                 return action
         return None
 
-    @property
-    def is_pair(self) -> bool:
-        """Whether there is a consensus against the agent."""
-        return self.consensus not in (None, self.step.action)
-
 
 def answer_all(
     random: Random, recorded: Iterable[Recorded], *, shared: float = 0.0

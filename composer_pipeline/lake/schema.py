@@ -18,7 +18,7 @@ STRINGS = pa.list_(pa.string())
 #: The columns that name a state.
 STATE_ID = {
     "state_id": (TEXT, "hash of (session id, message id); stable across harvests"),
-    "session_id": (TEXT, "Claude Code session"),
+    "session_id": (TEXT, "the agent's session"),
 }
 
 
@@ -207,7 +207,7 @@ TOOLSETS = _table(
     ("session_id", "digest"),
     ("day",),
     {
-        "session_id": (TEXT, "Claude Code session"),
+        "session_id": (TEXT, "the agent's session"),
         "digest": (TEXT, "BLAKE2b-128 of the tools; replies in the ledger name it"),
         "source": (TEXT, "where the schemas came from: recorded, registry, installed, inferred"),
         "tools": (JSON_LIST, "tool schemas in OpenAI form, with recorded names"),
@@ -534,7 +534,10 @@ STATES = _table(
             "JSON {text, tool_calls:[{name, arguments, id}]}, redacted;"
             " null where it is the chain's message n_messages, which load_states reads",
         ),
-        "fidelity": (TEXT, "exact_request, attachments_rendered, reconstructed or repaired"),
+        "fidelity": (
+            TEXT,
+            "exact_request, attachments_rendered, reconstructed, repaired or compacted_encrypted",
+        ),
         "on_active_path": (FLAG, "false on an abandoned branch"),
         "repaired": (FLAG, "the prefix crossed a repaired edge"),
         "error_kind": (
@@ -663,13 +666,14 @@ SESSIONS = _table(
     ("session_id", "agent_id", "path"),
     ("day",),
     {
-        "session_id": (TEXT, "Claude Code session"),
+        "session_id": (TEXT, "the agent's session"),
         "agent_id": (TEXT, "subagent, empty for the main trajectory"),
         "path": (TEXT, "source file, as in raw_files"),
+        "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
         "project": (TEXT, "redacted working directory of the session"),
         "group_id": (TEXT, "split group: sessions that share records or a first prompt"),
         "first_prompt": (TEXT, "first human prompt, redacted, cut at 500 characters"),
-        "versions": (STRINGS, "Claude Code versions"),
+        "versions": (STRINGS, "versions of the agent"),
         "models": (STRINGS, "models that answered"),
         "tools": (STRINGS, "names of the tools called"),
         "first_ts": (TIMESTAMP, "first timestamp"),

@@ -7,14 +7,14 @@ file of Claude Code only the lines that an edit is about are decoded.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 import orjson
 
 from composer_pipeline.traces.records import LineStats, decode_any, parse_time
-from composer_pipeline.traces.sources import HEAD_LINES, ClaudeCode, sources
+from composer_pipeline.traces.source import ClaudeCode, source_of
 
 #: A line is followed from this many bytes on, if so many of them are letters or digits.
 MIN_BYTES, MIN_WORD = 10, 6
@@ -95,11 +95,8 @@ _CALL_MARKS = (b'"Edit"', b'"MultiEdit"', b'"Write"')
 
 def session_edits(lines: Iterable[bytes], session_id: str) -> SessionEdits:
     """Read the edits of one session file of any source."""
-    rest = iter(lines)
-    head = list(islice(rest, HEAD_LINES))
-    source = next(source for source in sources() if source.recognises(head))
+    source, every = source_of(lines)
     found, calls = SessionEdits([], [], []), dict[str, _Call]()
-    every = chain(head, rest)
     items = (
         _claude_items(every, found.commits)
         if isinstance(source, ClaudeCode)

@@ -130,7 +130,8 @@ def make_plan(
     for source in found:
         known = _untouched(versions.get(source.path, ()), source)
         if known is not None:
-            head = Head(True, known["session_id"], known["day"], untouched=True)
+            whose = known["agent_id"]
+            head = Head(True, known["session_id"], known["day"], agent_id=whose, untouched=True)
         else:
             head = read_head(source)
         if head.is_session:
@@ -139,7 +140,7 @@ def make_plan(
             unreadable[source.shown] = head.why
     if not sources:
         folders = ", ".join(str(path) for path in given)
-        why = next(iter(unreadable.values()), "no .jsonl file has a Claude Code record")
+        why = next(iter(unreadable.values()), "no file has a session of a known agent")
         raise InputError(f"{folders} holds no session: {why}")
     dated = [(head.session_id, head.day) for _, head in sources]
     return Plan(sources, assign_days(dated, known_days), unreadable)
@@ -179,7 +180,8 @@ def redact_manifest(lake: Lake, day: str) -> None:
 def _untouched(versions: Iterable[Row], source: SourceFile) -> Row | None:
     """Return the version that has the size and the time of ``source``, if there is one."""
     for row in versions:
-        if row["size"] == source.size and row["mtime_ns"] == source.mtime_ns:
+        same = source.member is not None or row["size"] == source.size
+        if same and row["mtime_ns"] == source.mtime_ns:
             return row
     return None
 
@@ -247,7 +249,7 @@ def _harvest_file(
             "size": copy.size,
             "mtime_ns": source.mtime_ns,
             "session_id": head.session_id,
-            "agent_id": source.agent_id,
+            "agent_id": head.agent_id,
             "parent_path": source.parent_path,
             "offset": copy.offset,
             "pieces": copy.pieces,

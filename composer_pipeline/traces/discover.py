@@ -10,9 +10,10 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -23,10 +24,9 @@ from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import Withdrawn, digest_of
 from composer_pipeline.redaction.redact import redact_text
-from composer_pipeline.traces.records import KNOWN_TYPES, LineStats, parse_time
-from composer_pipeline.traces.sources import read_any
+from composer_pipeline.traces.records import KNOWN_TYPES, AgentRecord, LineStats, parse_time
+from composer_pipeline.traces.source import LINES, Member, read_any, source_of_file, sources
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 #: A PATH that stands for standard input.
 STDIN = "-"
 #: Files of Claude Code that are not sessions.
@@ -51,9 +51,10 @@ def _expanded(given: Path | str) -> list[Path]:
         return [path]
     root = Path(path.anchor or ".")
     pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
-    found = sorted(f for f in root.glob(pattern) if f.is_dir() or f.name.endswith(SUFFIXES))
+    endings = tuple({ending for source in sources() for ending in source.endings})
+    found = sorted(f for f in root.glob(pattern) if f.is_dir() or f.name.endswith(endings))
     if not found:
-        raise InputError(f"{given} matches no session file (*.jsonl, *.jsonl.gz, *.jsonl.zst)")
+        raise InputError(f"{given} matches no session file (*{', *'.join(sorted(endings))})")
     return found
 
 
@@ -73,10 +74,17 @@ class SourceFile:
     explicit: bool  # it was named itself
     size: int
     mtime_ns: int
+    member: Member | None = None  # the session of a file that holds many
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open the raw, decompressed bytes; raise UnreadableFile."""
+        if self.member is not None:
+            try:
+                yield io.BufferedReader(_Stream(self.member.lines()), 1 << 20)
+            except InputError as error:
+                raise UnreadableFile(str(error)) from error
+            return
         try:
             file = self.file.open("rb")
         except OSError as error:
@@ -86,7 +94,7 @@ class SourceFile:
                 if self.file.suffix == ".gz":
                     yield gzip.GzipFile(fileobj=raw)  # type: ignore[misc]
                 elif self.file.suffix == ".zst":
-                    yield io.BufferedReader(_Frames(raw), 1 << 20)
+                    yield io.BufferedReader(_Stream(_frames(raw)), 1 << 20)
                 else:
                     yield raw
             except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
@@ -94,57 +102,86 @@ class SourceFile:
                 raise UnreadableFile(why) from error
 
 
-class _Frames(io.RawIOBase):
-    """The content of zstd frames; unlike the library's reader it detects a truncated one."""
+class _Stream(io.RawIOBase):
+    """Bytes that come in pieces, as a file."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
-        self._frame: Any = zstandard.ZstdDecompressor().decompressobj()
-        self._begun = False
-        self._have = b""
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._have = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         while not self._have:
-            data = self._frame.unused_data or self._raw.read(1 << 17)
-            if self._frame.eof:
-                self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
-            if not data:
-                if self._begun:
-                    raise EOFError("it ends inside a frame")
+            piece = next(self._pieces, None)
+            if piece is None:
                 return 0
-            self._have = self._frame.decompress(data)
-            self._begun = not self._frame.eof
+            self._have = memoryview(piece)
         count = min(len(buffer), len(self._have))
         buffer[:count] = self._have[:count]
         self._have = self._have[count:]
         return count
 
 
+def _frames(raw: IO[bytes]) -> Iterator[bytes]:
+    """Yield the content of zstd frames; unlike the library's reader detect a truncated one."""
+    frame: Any = zstandard.ZstdDecompressor().decompressobj()
+    begun = False
+    while True:
+        data = frame.unused_data or raw.read(1 << 17)
+        if frame.eof:
+            frame, begun = zstandard.ZstdDecompressor().decompressobj(), False
+        if not data:
+            if begun:
+                raise EOFError("it ends inside a frame")
+            return
+        yield frame.decompress(data)
+        begun = not frame.eof
+
+
 def discover(paths: Iterable[Path | str], lake: Lake | None = None) -> list[SourceFile]:
     """List the candidate files, sorted by path within each PATH, each file once."""
-    found = []
+    found: list[SourceFile] = []
     for file, root, named in files_below(paths, lake):
         shown = file.relative_to(root).as_posix()
         for suffix in (".gz", ".zst"):  # the same session, however it is packed
             shown = shown.removesuffix(suffix)
         agent = _AGENT.match(file.name)
         stat = file.stat()
-        found.append(
-            SourceFile(
-                file=file,
-                shown=shown,
-                path=without_home(shown),
-                agent_id=agent["id"] if agent else "",
-                parent_path=without_home(main_file_of(shown)) if agent else "",
-                explicit=named,
-                size=stat.st_size,
-                mtime_ns=stat.st_mtime_ns,
-            )
+        whole = SourceFile(
+            file=file,
+            shown=shown,
+            path=without_home(shown),
+            agent_id=agent["id"] if agent else "",
+            parent_path=without_home(main_file_of(shown)) if agent else "",
+            explicit=named,
+            size=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
         )
+        found += _members(whole)
     return found
+
+
+def _members(whole: SourceFile) -> Iterator[SourceFile]:
+    """Yield the sessions of a file that holds many, or the file itself."""
+    file = whole.file
+    source = None if file.name.endswith(LINES) else source_of_file(file)
+    try:
+        members = source.members(file) if source is not None else None
+        if members is None:
+            yield whole
+            return
+        for member in members:
+            shown, path = (f"{name}/{member.name}.jsonl" for name in (whole.shown, whole.path))
+            changed = member.changed_ns
+            yield replace(whole, shown=shown, path=path, mtime_ns=changed, size=0, member=member)
+    except InputError as error:
+        yield replace(whole, member=Member("", 0, partial(_refused, str(error))))
+
+
+def _refused(why: str) -> Iterator[bytes]:
+    raise UnreadableFile(why)
 
 
 def files_below(
@@ -168,10 +205,10 @@ def files_below(
         named = not path.is_dir()
         files, root = [path], path.parent
         if not named:
-            files = sorted(f for f in path.rglob("*.jsonl*") if f.is_file() and _is_candidate(f))
+            files = sorted(f for f in path.rglob("*.*") if f.is_file() and _is_candidate(f))
             root = path
             if not files:
-                raise InputError(f"{path} holds no session file (*.jsonl)")
+                raise InputError(f"{path} holds no session file of a known agent")
         for file in files:
             if (real := file.resolve()) not in seen and not (own and real.is_relative_to(own)):
                 seen.add(real)
@@ -180,7 +217,9 @@ def files_below(
 
 
 def _is_candidate(file: Path) -> bool:
-    if not file.name.endswith(SUFFIXES) or file.name in _OTHER:
+    if not file.name.endswith(LINES):
+        return source_of_file(file) is not None
+    if file.name in _OTHER:
         return False
     return "subagents" not in file.parts or _AGENT.match(file.name) is not None
 
@@ -217,6 +256,7 @@ class Head:
     session_id: str
     day: str
     cwd: str = ""
+    agent_id: str = ""  # of a subagent, as the file says it
     untouched: bool = False  # an archived version has its size and time; it was not read
     why: str = ""  # it is no session
 
@@ -224,15 +264,18 @@ class Head:
 def read_head(source: SourceFile) -> Head:
     """Read a file until its session, its first timestamp and its folder are known."""
     session_id, moment, is_session, cwd, after = "", None, False, "", 0
-    why = f"{source.file} holds no Claude Code record (JSON lines)"
+    agent_id = source.agent_id
+    why = f"{source.file} holds no session of a known agent"
     try:
         with source.open() as lines:
             for record in read_any(lines, LineStats()):
                 known = record.type in KNOWN_TYPES or bool(record.session_id or record.uuid)
                 is_session = is_session or (record.type is not None and known)
-                session_id = session_id or record.session_id or ""
                 moment = moment or parse_time(record.timestamp)
                 cwd = cwd or record.cwd or ""
+                if type(record) is AgentRecord and not session_id:
+                    agent_id = record.agent_id or ""
+                session_id = session_id or record.session_id or ""
                 if is_session and session_id and moment:
                     after += 1
                     if cwd or after > MOST_WITHOUT_FOLDER:
@@ -243,7 +286,8 @@ def read_head(source: SourceFile) -> Head:
         raise UnreadableFile(why)
     moment = moment or datetime.fromtimestamp(source.mtime_ns / 1e9, UTC)
     day = moment.date().isoformat()
-    return Head(is_session, session_id or f"file:{source.path}", day, cwd, why=why)
+    session_id = session_id or f"file:{source.path}"
+    return Head(is_session, session_id, day, cwd, agent_id, why=why)
 
 
 def assign_days(sessions: Sequence[tuple[str, str]], known: dict[str, str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from composer_pipeline.traces.graph_nodes import (
 from composer_pipeline.traces.records import (
     EMPTY,
     GRAPH_TYPES,
+    AgentRecord,
     Message,
     Record,
     RequestRecord,
@@ -69,6 +70,8 @@ class Responses:
     ) -> Node:
         """Add a node that begins with ``record``, at position ``first``."""
         node = Node(kind, key, first, record.timestamp, context)
+        if type(record) is AgentRecord:
+            node.copied, node.fidelity = record.copied, record.fidelity
         self.nodes.append(node)
         return node
 
@@ -149,6 +152,8 @@ class Responses:
         kept: list[Part] = []
         for part in parts:
             if isinstance(part, Call):
+                if node.copied:
+                    self._calls.pop(part.id, None)  # what it answered before stays answered
                 known = self._calls.setdefault(part.id, part)
                 if known is not part:
                     if part.flag and known.node == number:
@@ -197,7 +202,8 @@ class Responses:
             own = node.parts = tuple(node.parts)
             if node.kind == "response":
                 node.calls = tuple([part for part in own if type(part) is Call])
-                node.is_state = bool(node.calls) or any(p.kind == "text" for p in own)
+                spoken = bool(node.calls) or any(p.kind == "text" for p in own)
+                node.is_state = spoken and not node.copied
         self._calls, self._responses, self._known_parts, self._order = {}, {}, set(), {}
 
 
@@ -391,7 +397,7 @@ class Collector:
                 self.sidechains[name]._last_uuid if name in self.sidechains else None
             )
         elif not main and record.is_sidechain is True and record.type in GRAPH_TYPES:
-            inner, call, above = record, None, record.parent_uuid
+            inner, call, above = record, record.parent_tool_use_id, record.parent_uuid
             known = self._agent_of.get(hash(above)) if above is not None else None
             name = record.agent_id or known or f"sidechain-{uuid}"
             if above is not None and known is None and name not in self.sidechains:

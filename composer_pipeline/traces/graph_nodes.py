@@ -111,6 +111,8 @@ class Node(msgspec.Struct, gc=False):
     cleared: frozenset[str] = frozenset()
     origin: int | None = None  # of the copy of a node that a compaction preserved
     attached: bool = False  # the prefix has a text that the client is known to have sent
+    copied: bool = False  # a response that is context only
+    fidelity: str | None = None  # of the state, as its source says it
     is_state: bool = False  # a response with an owned tool call or text that is not blank
 
     def count(self, usage: Usage) -> None:

@@ -93,7 +93,7 @@ def ingest(
                 graph, _, facts = analyse(lines, subagent=bool(item.row["agent_id"]))
             seen[sha256] = summarise(graph, facts, item.row["agent_id"])
     by_file = _by_file(harvested.files, seen)
-    main = sum(not item.source.agent_id for item in harvested.files)
+    main = sum(not item.row["agent_id"] for item in harvested.files)
     totals: dict[str, Any] = {
         **_distinct_states(harvested.files, seen),
         "files": main,
@@ -138,11 +138,11 @@ def _by_file(files: list[HarvestedFile], seen: _Seen) -> dict[str, Facts]:
     """Return the facts of main files; a subagent counts under its main file."""
     below: dict[str, set[str]] = {}
     for item in files:
-        if item.source.agent_id and (parent := main_file_of(str(item.source.file))):
+        if item.row["agent_id"] and (parent := main_file_of(str(item.source.file))):
             below.setdefault(parent, set()).update(seen[item.row["sha256"]].responses)
     out: dict[str, Facts] = {}
     for item in files:
-        if not item.source.agent_id:
+        if not item.row["agent_id"]:
             name = item.source.shown
             if name in out:  # the same relative path below two PATHs
                 name = str(item.source.file)
@@ -200,8 +200,10 @@ class IngestCache:
 
 def _stats(paths: Sequence[Path | str], lake: Lake) -> Iterator[str]:
     for file, _, _ in files_below(paths, lake):
-        about = file.stat()
-        yield f"{file.absolute()}\0{about.st_size} {about.st_mtime_ns}"
+        for one in (file, file.with_name(f"{file.name}-wal")):  # SQLite writes beside its file
+            if one.exists():
+                about = one.stat()
+                yield f"{one.absolute()}\0{about.st_size} {about.st_mtime_ns}"
 
 
 def _state_of(lake: Lake) -> str:

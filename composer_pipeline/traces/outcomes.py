@@ -34,7 +34,7 @@ def facts_of(trajectory: Trajectory, stats: LineStats) -> Facts:
     response requested." or an API error. ``subagent_responses`` are known to ``ingest`` alone.
     """
     nodes = [n for n in trajectory.nodes if n.origin is None]
-    responses = [n for n in nodes if n.kind == "response"]
+    responses = [n for n in nodes if n.kind == "response" and not n.copied]
     states = [n for n in nodes if n.is_state]
     calls = [call for node in responses for call in node.calls]
     errors = [error for call in calls if (error := call.error) is not None]

@@ -32,7 +32,7 @@ from composer_pipeline.traces.content_store import Redactor
 from composer_pipeline.traces.messages import MessageStore
 from composer_pipeline.traces.outcomes import Facts, facts_of
 from composer_pipeline.traces.records import LineStats, blake
-from composer_pipeline.traces.sources import read_any
+from composer_pipeline.traces.source import read_any
 from composer_pipeline.traces.states import Extracted, Extractor, Rows, Source
 from composer_pipeline.traces.trajectory import COMPACTS, Trajectory
 from composer_pipeline.versions import PARSER_VERSION
@@ -132,7 +132,7 @@ def _extract(
     found = [Extractor(trajectory, source, store).run(stats, facts, states)]
     for agent_id, side in trajectory.sidechains.items():
         part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
-        none = LineStats()
+        none = LineStats(agent=stats.agent)
         found.append(Extractor(side, part, store).run(none, facts_of(side, none), states))
     return found
 

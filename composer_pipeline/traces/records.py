@@ -107,6 +107,13 @@ class MessageRecord(Record, kw_only=True, gc=False):
     data: Progress | None = None
 
 
+class AgentRecord(MessageRecord, kw_only=True, gc=False):
+    """A record that a source made of another agent's log."""
+
+    copied: bool = False  # a response that is context only: no state
+    fidelity: str | None = None  # of the state, where it is not ``reconstructed``
+
+
 class RequestRecord(Record, kw_only=True, gc=False):
     """The envelope of an ``api-request`` or an ``api-request-blob``."""
 
@@ -303,6 +310,7 @@ class LineStats(msgspec.Struct):
     glued_lines: int = 0
     records: int = 0
     last_line_bad: bool = False
+    agent: str = ""  # whose log it is
     unknown_types: Counter[str] = msgspec.field(default_factory=Counter)
 
 

@@ -163,10 +163,10 @@ class Extractor:
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
         )
-        fidelity = "reconstructed"
-        if node.repaired:
+        fidelity = node.fidelity or "reconstructed"
+        if node.fidelity is None and node.repaired:
             fidelity = "repaired"
-        elif (node.attached or system_hash) and not self._replaced:
+        elif node.fidelity is None and (node.attached or system_hash) and not self._replaced:
             fidelity = "attachments_rendered"
         return {
             "state_id": state_id_of(self.source.session_id, node.key),
@@ -267,6 +267,7 @@ class Extractor:
     def _session(self, stats: LineStats, facts: Facts, project: str) -> Row:
         nodes = [n for n in self.graph.nodes if n.kind == "response" and n.origin is None]
         return {
+            "agent": stats.agent,
             "session_id": self.source.session_id,
             "agent_id": self.source.agent_id,
             "path": self.source.path,

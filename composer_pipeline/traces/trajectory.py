@@ -358,7 +358,9 @@ class Trajectory:
 
     def response_keys(self) -> set[str]:
         """Return the message ids of the responses."""
-        return {n.key for n in self.nodes if n.kind == "response" and n.origin is None}
+        return {
+            n.key for n in self.nodes if n.kind == "response" and n.origin is None and not n.copied
+        }
 
     def state_keys(self) -> set[str]:
         """Return the message ids of the states."""

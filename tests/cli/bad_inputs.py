@@ -81,9 +81,9 @@ ingest ""                                 | empty PATH
 ingest {tmp}/nowhere                      | nowhere does not exist
 ingest {empty}                            | holds no session file
 ingest {tmp}/*.nothing                    | matches no session file
-ingest {notes}                            | notes.jsonl holds no Claude Code record
-ingest {binary}                           | binary.jsonl holds no Claude Code record
-ingest {void}                             | void.jsonl holds no Claude Code record
+ingest {notes}                            | notes.jsonl holds no session of a known agent
+ingest {binary}                           | binary.jsonl holds no session of a known agent
+ingest {void}                             | void.jsonl holds no session of a known agent
 ingest {cutgz}                            | cut.jsonl.gz is not a whole compressed file
 ingest {cutzst}                           | cut.jsonl.zst is not a whole compressed file
 ingest {notgz}                            | not.jsonl.gz is not a whole compressed file

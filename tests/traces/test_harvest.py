@@ -255,7 +255,7 @@ def test_unreadable_files_in_a_folder_are_counted(lake: Lake, projects: Path, sc
     report = ingest(lake, [projects])
     assert (report.totals["files"], report.totals["unreadable_files"]) == (1, 2)
     assert set(report.harvest.unreadable) == {"junk.jsonl", "empty.jsonl"}
-    assert "holds no Claude Code record" in report.totals["unreadable"]["junk.jsonl"]
+    assert "holds no session of a known agent" in report.totals["unreadable"]["junk.jsonl"]
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])

@@ -16,11 +16,11 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState
-from composer_pipeline.traces import sources
+from composer_pipeline.traces import source as sources
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.records import LineStats, Record
-from composer_pipeline.traces.sources import TYPES
+from composer_pipeline.traces.sources.codex import TYPES
 
 SESSION = "0199aaaa-0000-7000-8000-000000000001"
 
@@ -292,7 +292,7 @@ def test_the_source_is_told_by_content(lake: Lake, tmp_path: Path, script: Any) 
 # -- plug-ins ----------------------------------------------------------------------------
 
 
-class Plain:
+class Plain(sources.TraceSource):
     """A source for a format of one line a message: ``role|text``."""
 
     name = "plain"
@@ -348,19 +348,13 @@ def test_a_package_adds_a_source(
     (state,) = states_of(lake, path)
     assert state.action.text == "hi"
     assert texts(state)[0].startswith("user: hello [EMAIL_")
-    assert [source.name for source in sources.sources()] == ["codex", "plain", "claude_code"]
+    assert [source.name for source in sources.sources()] == ["plain", "claude-code"]
 
 
 def test_a_broken_plug_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     _install(monkeypatch, "wrong", "some.package:Wrong")
     with pytest.raises(InputError, match=r"'wrong' \(some\.package:Wrong\)"):
         sources.sources()
-
-
-def test_built_in_sources_need_no_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a stale installation names modules that have moved."""
-    _install(monkeypatch, "codex", "composer_pipeline.gone:Codex")
-    assert [source.name for source in sources.sources()] == ["codex", "claude_code"]
 
 
 def test_a_fork_is_a_session_of_its_own(lake: Lake, tmp_path: Path) -> None:

@@ -1,27 +1,19 @@
-"""Trace sources: whose logs a file holds, and how they become records.
-
-A source turns lines into the records of Claude Code (:class:`Record`): user and assistant
-messages with ``tool_use`` and ``tool_result`` blocks, linked by ``parent_uuid``. All that
-follows (turns, states, hints, redaction, chains) is then the same for every agent. A package
-adds a source as an entry point of the group ``composer_pipeline.trace_sources``.
-"""
+"""The rollout files of Codex CLI."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from itertools import chain, islice
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from composer_pipeline.plugins import Registry
-from composer_pipeline.traces.records import (
-    LineStats,
-    Record,
-    blake,
-    decode_any,
-    encode,
-    read_records,
+from composer_pipeline.traces.records import LineStats, Record, blake, decode_any, encode
+from composer_pipeline.traces.source import (
+    TraceSource,
+    home,
+    object_of_line,
+    objects,
+    text_or_none,
 )
 
 Item = dict[str, Any]
@@ -30,11 +22,6 @@ Item = dict[str, Any]
 def raw(value: Any) -> msgspec.Raw:
     """Return a value as an undecoded part of a record."""
     return msgspec.Raw(encode(value))
-
-
-def text_or_none(value: Any) -> str | None:
-    """Return a text that is not empty; ``None`` for anything else."""
-    return value if isinstance(value, str) and value else None
 
 
 def texts_of(content: Any) -> list[Item]:
@@ -273,16 +260,20 @@ class Rollout:
         self.stats.unknown_types[f"codex/{kind}"] += 1
 
 
-class Codex:
+class Codex(TraceSource):
     """The rollout files of Codex CLI."""
 
     name = "codex"
 
+    def folders(self) -> list[Path]:
+        """Return the folders of the sessions and of the archived ones."""
+        folder = home("CODEX_HOME", ".codex")
+        return [folder / "sessions", folder / "archived_sessions"]
+
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Return True if the first line that is an object is a rollout's."""
         for line in head:
-            value = _object(line)
-            if value is not None:
+            if (value := object_of_line(line)) is not None:
                 kind = value.get("type")
                 known = isinstance(kind, str) and kind in TYPES
                 return known and isinstance(value.get("payload"), dict)
@@ -291,86 +282,6 @@ class Codex:
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         """Yield the conversation as records; an undecodable line is counted."""
         rollout = Rollout(stats)
-        for line in lines:
-            stats.bytes += len(line)
-            if not line.strip():
-                continue
-            stats.lines += 1
-            value = _object(line)
-            stats.last_line_bad = value is None and not line.endswith(b"\n")
-            if value is None:
-                stats.bad_lines += 1
-                continue
-            stats.records += 1
+        for value in objects(lines, stats):
             yield from rollout.take(value)
         yield from rollout.flush()
-
-
-def _object(line: bytes) -> Item | None:
-    value = decode_any(line.strip(b"\xef\xbb\xbf \t\r\n\0"))
-    return value if isinstance(value, dict) else None
-
-
-#: Lines that a source sees to recognise a file.
-HEAD_LINES = 5
-
-
-@runtime_checkable
-class TraceSource(Protocol):
-    """The logs of one agent."""
-
-    name: str
-
-    def recognises(self, head: Sequence[bytes]) -> bool:
-        """Return True if a file that begins with these lines is one of this agent's.
-
-        Args:
-            head: up to :data:`HEAD_LINES` lines, newlines kept.
-        """
-        ...
-
-    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
-        """Yield records in file order and count into ``stats``; nothing is fatal.
-
-        Args:
-            lines: the file split at newline bytes, newlines kept.
-            stats: receives the counts; complete when the iterator is exhausted.
-        """
-        ...
-
-
-class ClaudeCode:
-    """Claude Code's own session files; also every file that no other source claims."""
-
-    name = "claude_code"
-
-    def recognises(self, head: Sequence[bytes]) -> bool:
-        """Return True: lines that are not records are counted, never fatal."""
-        return True
-
-    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
-        """Yield the records, as :func:`composer_pipeline.traces.records.read_records`."""
-        return read_records(lines, stats)
-
-
-SOURCES: Registry[TraceSource] = Registry(
-    "composer_pipeline.trace_sources",
-    "trace source",
-    TraceSource,  # type: ignore[type-abstract]  # a protocol to check against
-    {Codex.name: Codex, ClaudeCode.name: ClaudeCode},
-)
-
-
-@cache
-def sources() -> tuple[TraceSource, ...]:
-    """Return the sources in the order they are tried; Claude Code is the last."""
-    names = [name for name in SOURCES.names() if name != ClaudeCode.name]
-    return tuple(SOURCES.get(name) for name in (*names, ClaudeCode.name))
-
-
-def read_any(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
-    """Yield the records of a file of any source, as :func:`read_records`."""
-    rest = iter(lines)
-    head = list(islice(rest, HEAD_LINES))
-    source = next(source for source in sources() if source.recognises(head))
-    return source.records(chain(head, rest), stats)

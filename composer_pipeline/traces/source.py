@@ -1,0 +1,336 @@
+"""Trace sources: whose logs a file holds, and how they become records.
+
+A source turns what a file says into the records of Claude Code (:class:`Record`): user and
+assistant messages with ``tool_use`` and ``tool_result`` blocks, linked by ``parent_uuid``. All
+that follows (turns, states, labels, redaction, chains) is then the same for every agent. A source
+is an entry point of the group ``composer_pipeline.trace_sources``.
+"""
+
+import gzip
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+import zstandard
+
+from composer_pipeline.plugins import Registry
+from composer_pipeline.traces.records import (
+    AgentRecord,
+    Block,
+    LineStats,
+    Message,
+    PlainBlock,
+    Record,
+    Usage,
+    decode_any,
+    encode,
+    read_records,
+)
+
+#: Lines that a source sees to recognise a file, and the most bytes of all of them.
+HEAD_LINES, HEAD_BYTES = 20, 1 << 16
+
+#: Endings of JSON lines, plain or packed.
+LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+
+class Member(NamedTuple):
+    """One session of a file that holds many, such as a database."""
+
+    name: str  #: unique in the file, and the same at each reading
+    changed_ns: int  #: when it last changed, in nanoseconds since 1970
+    lines: Callable[[], Iterator[bytes]]  #: its content, which is archived as JSON lines
+
+
+@runtime_checkable
+class TraceSource(Protocol):
+    """The logs of one agent. Subclass it: only a name and the two readers have no default."""
+
+    #: What ``sessions`` and the statistics call the agent.
+    name: str
+    #: Endings of the names of files that may be this agent's.
+    endings: tuple[str, ...] = LINES
+
+    def folders(self) -> list[Path]:
+        """Return where the agent keeps its sessions on this machine, whether it exists or not."""
+        return []
+
+    def recognises(self, head: Sequence[bytes]) -> bool:
+        """Return True if a file that begins with these lines is one of this agent's.
+
+        Args:
+            head: up to :data:`HEAD_LINES` lines, newlines kept; the last one may be cut off.
+        """
+        ...
+
+    def members(self, file: Path) -> Iterator[Member] | None:
+        """Yield the sessions of a file that holds many; ``None`` if a file is one session.
+
+        Raises:
+            InputError: the file cannot be read, in one sentence.
+        """
+        return None
+
+    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+        """Yield records in file order and count into ``stats``; nothing is fatal.
+
+        Args:
+            lines: the file split at newline bytes, newlines kept.
+            stats: receives the counts; complete when the iterator is exhausted.
+        """
+        ...
+
+
+class ClaudeCode(TraceSource):
+    """Claude Code's own session files; also every file that no other source claims."""
+
+    name = "claude-code"
+
+    def folders(self) -> list[Path]:
+        """Return the folder of all projects."""
+        return [home("CLAUDE_CONFIG_DIR", ".claude") / "projects"]
+
+    def recognises(self, head: Sequence[bytes]) -> bool:
+        """Return True: lines that are not records are counted, never fatal."""
+        return True
+
+    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+        """Yield the records, as :func:`composer_pipeline.traces.records.read_records`."""
+        return read_records(lines, stats)
+
+
+SOURCES: Registry[TraceSource] = Registry(
+    "composer_pipeline.trace_sources",
+    "trace source",
+    TraceSource,  # type: ignore[type-abstract]  # a protocol to check against
+    {ClaudeCode.name: ClaudeCode},
+)
+
+
+@cache
+def sources() -> tuple[TraceSource, ...]:
+    """Return the sources in the order they are tried; Claude Code is the last."""
+    names = [name for name in SOURCES.names() if name != ClaudeCode.name]
+    return tuple(SOURCES.get(name) for name in (*names, ClaudeCode.name))
+
+
+def source_of(lines: Iterable[bytes]) -> tuple[TraceSource, Iterator[bytes]]:
+    """Return whose file these are the lines of, and all of the lines."""
+    rest = iter(lines)
+    head: list[bytes] = []
+    size = 0
+    for line in islice(rest, HEAD_LINES):
+        head.append(line)
+        size += len(line)
+        if size > HEAD_BYTES:
+            break
+    return _recognised(head), chain(head, rest)
+
+
+def _recognised(head: Sequence[bytes]) -> TraceSource:
+    return next(source for source in sources() if source.recognises(head))
+
+
+def source_of_file(file: Path) -> TraceSource | None:
+    """Return whose file this is by its name and its first bytes; ``None`` if nobody's."""
+    named = [source for source in sources() if file.name.endswith(source.endings)]
+    if not named or (len(named) == 1 and file.name.endswith(LINES)):
+        return named[0] if named else None
+    try:
+        with file.open("rb") as raw:
+            opened: Any = raw
+            if file.suffix == ".gz":
+                opened = gzip.GzipFile(fileobj=raw)
+            elif file.suffix == ".zst":
+                opened = zstandard.ZstdDecompressor().stream_reader(raw)
+            data = opened.read(HEAD_BYTES)
+    except (OSError, EOFError, zstandard.ZstdError):
+        return named[-1] if file.name.endswith(LINES) else None  # its reader names the fault
+    head = data.splitlines(keepends=True)[:HEAD_LINES]
+    return next((source for source in named if source.recognises(head)), None)
+
+
+def read_any(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+    """Yield the records of a file of any source, as :func:`read_records`."""
+    source, whole = source_of(lines)
+    stats.agent = source.name
+    return source.records(whole, stats)
+
+
+# -- what sources share --------------------------------------------------------------
+
+
+def home(variable: str, folder: str) -> Path:
+    """Return the folder that an environment variable names, or one below the user's home."""
+    given = os.environ.get(variable)
+    return Path(given).expanduser() if given else Path.home() / folder
+
+
+def text_or_none(value: Any) -> str | None:
+    """Return a text that is not empty; ``None`` for anything else."""
+    return value if isinstance(value, str) and value else None
+
+
+def object_of_line(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line; ``None`` for anything else."""
+    value = decode_any(line.strip(b"\xef\xbb\xbf \t\r\n\0"))
+    return value if isinstance(value, dict) else None
+
+
+def objects(lines: Iterable[bytes], stats: LineStats) -> Iterator[dict[str, Any]]:
+    """Yield the object of each line; one that cannot be decoded is counted."""
+    for line in lines:
+        stats.bytes += len(line)
+        if not line.strip():
+            continue
+        stats.lines += 1
+        value = object_of_line(line)
+        stats.last_line_bad = value is None and not line.endswith(b"\n")
+        if value is None:
+            stats.bad_lines += 1
+            continue
+        stats.records += 1
+        yield value
+
+
+def document(lines: Iterable[bytes], stats: LineStats) -> dict[str, Any] | None:
+    """Return the one object of a file; ``None``, counted as a bad line, if it is none."""
+    data = b"".join(lines)
+    stats.bytes, stats.lines = len(data), 1
+    value = object_of_line(data)
+    if value is None:
+        stats.bad_lines, stats.last_line_bad = 1, True
+    else:
+        stats.records = 1
+    return value
+
+
+def text_block(text: str) -> PlainBlock:
+    """Return a text as a block."""
+    return {"type": "text", "text": text}
+
+
+def call_block(call_id: str, name: str, arguments: Any) -> PlainBlock:
+    """Return a call as a block."""
+    given = arguments if isinstance(arguments, dict) else {"input": arguments}
+    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
+
+
+def result_block(call_id: str, text: str, *, failed: bool = False) -> PlainBlock:
+    """Return what the model was shown of a call's result as a block."""
+    return {
+        "type": "tool_result",
+        "tool_use_id": call_id,
+        "content": text,
+        "is_error": True if failed else None,
+    }
+
+
+Blocks = str | Sequence[PlainBlock]
+
+
+class Conversation:
+    """Makes the records of one log, each below the one before unless a parent is named.
+
+    Set ``session``, ``time``, ``cwd`` and ``version`` as the log tells them, ``agent_id`` for a
+    subagent, and ``last`` (the uuid of a record, ``None`` for a new start) where it goes back.
+    """
+
+    def __init__(self, stats: LineStats) -> None:
+        self.stats = stats
+        self.session = ""
+        self.agent_id: str | None = None
+        self.version: str | None = None
+        self.cwd: str | None = None
+        self.time: str | None = None
+        self.last: str | None = None
+        self._count = 0
+
+    def user(self, content: Blocks, **fields: Any) -> Record:
+        """Return a user's message: a prompt, results, or with ``is_meta`` what the agent adds."""
+        return self._message("user", content, None, fields)
+
+    def assistant(
+        self,
+        key: str,
+        content: Blocks,
+        *,
+        model: str = "",
+        tokens: tuple[int | None, int | None] = (None, None),
+        **fields: Any,
+    ) -> Record:
+        """Return a response, or a further part of one.
+
+        Args:
+            key: its id, the same in every copy of the log and unique among all sessions.
+            content: its texts and calls; thinking is left out.
+            model: who answered.
+            tokens: of the whole prompt, cached ones included, and of the answer.
+            fields: ``copied=True``: it is only context here, and no state; ``fidelity``: of the
+                state, where it is not ``reconstructed``; ``uuid``.
+        """
+        read, written = tokens
+        usage = Usage(input_tokens=read, output_tokens=written)
+        body = Message(id=key, model=model, usage=usage)
+        return self._message("assistant", content, body, fields)
+
+    def shown(self, role: Literal["user", "assistant"], text: str) -> Record:
+        """Return a message that the model saw and that is neither a prompt nor a response."""
+        return self._record("attachment", {"rendered": text, "rendered_role": role})
+
+    def snapshot(self, system: str | None, tools: list[Any] | None = None) -> Record:
+        """Return the system prompt and the tools (Anthropic's schema) that hold from here on."""
+        given = {"type": "prompt_snapshot", "systemPrompt": system, "tools": tools}
+        return self._record("attachment", {"attachment": msgspec.Raw(encode(given))})
+
+    def interrupt(self) -> Record:
+        """Return the note that the user stopped the agent."""
+        return self.user("[Request interrupted by user]")
+
+    def compaction(self) -> Record:
+        """Begin a new context: what comes next has no record before it."""
+        self.last = None
+        return self._record("system", {"subtype": "compact_boundary"})
+
+    def unknown(self, kind: Any) -> None:
+        """Count something that this reader does not know."""
+        self.stats.unknown_types[f"{self.stats.agent}/{kind}"] += 1
+
+    def _message(
+        self, kind: str, content: Blocks, body: Message | None, fields: dict[str, Any]
+    ) -> Record:
+        blocks = [text_block(content)] if isinstance(content, str) else content
+        body = body or Message()
+        body.content = [_block(block) for block in blocks]
+        return self._record(kind, {"message": body, **fields})
+
+    def _record(self, kind: str, fields: dict[str, Any]) -> Record:
+        self._count += 1
+        uuid = fields.pop("uuid", None) or f"{self.session}:{self.agent_id or ''}:{self._count}"
+        record = AgentRecord(
+            type=kind,
+            uuid=uuid,
+            parent_uuid=fields.pop("parent_uuid", self.last),
+            session_id=self.session or None,
+            agent_id=self.agent_id,
+            timestamp=self.time,
+            version=self.version,
+            cwd=self.cwd,
+            is_sidechain=self.agent_id is not None,
+            **fields,
+        )
+        self.last = uuid
+        return record
+
+
+def _block(block: PlainBlock) -> Block:
+    made = Block(type=block["type"])
+    for name, value in block.items():
+        if value is not None and name != "type":
+            raw = name in ("text", "input", "content")
+            setattr(made, name, msgspec.Raw(encode(value)) if raw else value)
+    return made

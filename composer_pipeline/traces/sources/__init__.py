@@ -1,0 +1,1 @@
+"""How the logs of each agent become records: one module an agent."""

@@ -1,0 +1,20 @@
+"""The sessions of Pi."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from composer_pipeline.traces.records import LineStats, Record
+from composer_pipeline.traces.source import TraceSource
+
+
+class Pi(TraceSource):
+    """The sessions of Pi."""
+
+    name = "pi"
+
+    def recognises(self, head: Sequence[bytes]) -> bool:
+        """Return True if a file is one of this agent's."""
+        return False
+
+    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+        """Yield the conversation as records."""
+        yield from ()

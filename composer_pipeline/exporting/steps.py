@@ -125,8 +125,8 @@ def _kind(block: Any) -> Any:
 
 
 def harness_of(session: WholeSession) -> str:
-    """Return ``codex`` or ``claude-code``."""
-    return "codex" if any("codex" in row["path"] for row in session.rows) else "claude-code"
+    """Return whose session it is: ``claude-code``, ``codex``, ..."""
+    return str(session.rows[0]["agent"])
 
 
 #: The name of a message: its number within the day, or the id of the state whose action it is.

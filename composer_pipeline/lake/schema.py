@@ -227,6 +227,7 @@ _PROMPT_TOKENS: _Columns = {"prompt_tokens": (INT64, f"of prompt and tools, {_TO
 _COST: _Columns = {"cost_usd": (FLOAT, "billed cost of all replies to the state, US dollars")}
 #: What every row ends with.
 _IDS: _Columns = {
+    "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
     "repository": (TEXT, "hash of the repository; equal for its clones and worktrees"),
     "day": (TEXT, "day of the session"),
     "schema_version": (INT32, "version of the dataset's tables"),

@@ -525,6 +525,7 @@ STATES = _table(
     {
         **STATE_ID,
         "agent_id": (TEXT, "subagent, empty for the main trajectory"),
+        "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
         "message_id": (TEXT, "id of the API response"),
         "chain_id": (TEXT, "chain that holds the prefix"),
         "n_messages": (INT32, "the prefix is the first n messages of the chain"),

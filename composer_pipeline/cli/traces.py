@@ -326,7 +326,7 @@ def show_state(
     facts = {
         "session": state.session_id + (f" / agent {state.agent_id}" if state.agent_id else ""),
         "when": f"{state.ts or state.day} turn {state.turn}",
-        "model": f"{state.model or '?'} (Claude Code {state.version or '?'})",
+        "model": f"{state.model or '?'} ({state.agent} {state.version or '?'})",
         "where": state.cwd or state.project,
         "prefix": f"{len(state.messages)} messages, {state.fidelity}"
         + ("" if state.on_active_path else ", abandoned branch"),

@@ -581,7 +581,7 @@ STATES = _table(
         "project": (TEXT, "redacted working directory of the session"),
         "cwd": (TEXT, "redacted working directory of the response"),
         "model": (TEXT, "model that answered"),
-        "version": (TEXT, "Claude Code version"),
+        "version": (TEXT, "version of the agent"),
         "ts": (TIMESTAMP, "timestamp of the first segment"),
         "input_tokens": (INT64, "prompt tokens as reported, caches included"),
         "output_tokens": (INT64, "completion tokens as reported"),

@@ -159,9 +159,9 @@ class _Session:
         yield from self._settled()
         before = conv.last
         time = message.get("timestamp") or entry.get("timestamp")
-        key = _object(entry.get("source")).get("message_id")
-        key = text_or_none(key) or f"pi:{entry['id']}:{time}"
-        fields: Item = {"copied": True} if copy else {}
+        source = _object(entry.get("source"))
+        key = text_or_none(source.get("message_id")) or f"pi:{entry['id']}:{time}"
+        fields: Item = {"copied": True} if copy or source.get("copied") is True else {}
         if self.forked and (conv.time or "") < self.forked:
             fields["forked_from"] = _COPIED_BY_FORK
         if stop == "error":

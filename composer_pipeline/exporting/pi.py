@@ -1,9 +1,22 @@
 """A session in Pi's session format, with a ``harness``: what the Hub's trace viewer draws.
 
-A file is one trajectory; a subagent's names the file of its parent. Each message stands there once
-and names its predecessor, so that an abandoned branch hangs where it left, and a compacted path
-continues after the path before it. Pi has no messages for the system prompt and the tools: they are
+A file is one trajectory; a subagent's names the file of its parent. Entries form a tree in which
+the path to a response is its prompt: an abandoned branch hangs where it left, and a compaction is
+Pi's own entry, with what it kept. Pi has no messages for the system prompt and the tools: they are
 ``custom`` lines of the kinds that ``teich`` reads.
+
+:class:`composer_pipeline.traces.sources.pi.Pi` reads it back: the same session, agent and response
+ids (in ``source``), prompts and actions. Lost are
+
+- texts of one message apart from each other, and whether a user's text is a prompt, a note of the
+  agent or an interruption;
+- images and blocks of unknown kinds, of which a placeholder stays, and the ids of calls;
+- characters of tools' names that providers do not accept;
+- system prompts and tools after the first, the version of the agent, a change of its folder;
+- fidelity. What comes later is derived anew: labels, outcomes, edits.
+
+Pi itself would frame the summary of a compaction in words of its own, also where they are the
+agent's whole message here (``source.verbatim``).
 """
 
 import hashlib
@@ -107,7 +120,7 @@ def _entries(lines: list[PathSteps]) -> list[Entry]:
                 tree[parent, key] = written
                 first.setdefault(key, written)
             if step.state is not None:
-                written.entry["source"] = {"message_id": step.state.message_id}
+                _own(written.entry, step.state)
             parent = written.last
         if line.kind != "branch":
             end = parent
@@ -165,10 +178,8 @@ def _messages(step: SessionStep, mark: str) -> Iterator[Entry]:
         {"type": "toolCall", "id": c.id + mark, "name": c.name, "arguments": c.arguments}
         for c in step.calls
     ]
-    message: Entry = {"role": "assistant", "content": text + calls}
-    if step.state is not None:
-        message |= {"model": step.state.model or "unknown", "usage": _usage(step.state)}
-    yield message | {"stopReason": "toolUse" if calls else "stop"}
+    stop = "toolUse" if calls else "stop"
+    yield {"role": "assistant", "content": text + calls, "stopReason": stop}
     for call in step.calls:
         if step.answered:
             yield _result(call, mark)
@@ -185,10 +196,13 @@ def _result(call: StepCall, mark: str) -> Entry:
     }
 
 
-def _usage(state: TraceState) -> Entry:
+def _own(entry: Entry, state: TraceState) -> None:
+    """Say in the entry of a response that it is a state's action."""
     given, made = state.input_tokens or 0, state.output_tokens or 0
     counts = {"input": given, "output": made, "cacheRead": 0, "cacheWrite": 0}
-    return {**counts, "totalTokens": given + made}
+    usage = {**counts, "totalTokens": given + made}
+    entry["message"] |= {"model": state.model or "unknown", "usage": usage}
+    entry["source"] = {"message_id": state.message_id}
 
 
 def _id(text: str) -> str:

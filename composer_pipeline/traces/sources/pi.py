@@ -94,7 +94,9 @@ class _Session:
 
     def _header(self, header: Item) -> None:
         conv, source = self.conv, _object(header.get("source"))
-        conv.session = text_or_none(source.get("session_id")) or text_or_none(header.get("id")) or ""
+        conv.session = (
+            text_or_none(source.get("session_id")) or text_or_none(header.get("id")) or ""
+        )
         conv.agent_id = text_or_none(source.get("agent_id"))
         conv.cwd = text_or_none(header.get("cwd"))
         conv.time = text_or_none(header.get("timestamp"))

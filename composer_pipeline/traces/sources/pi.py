@@ -107,7 +107,7 @@ class _Session:
 
     def _entry(self, entry: Item, copy: str = "") -> Iterator[Record]:
         """Yield the records of what an entry adds to a path; ``copy`` marks those of another."""
-        kind, message = entry.get("type"), _object(entry.get("message"))
+        kind, message = text_or_none(entry.get("type")), _object(entry.get("message"))
         if kind == "message":
             yield from self._message(entry, message, copy)
         elif kind == "custom_message":
@@ -122,7 +122,7 @@ class _Session:
             self.conv.unknown(kind)
 
     def _message(self, entry: Item, message: Item, copy: str) -> Iterator[Record]:
-        role = message.get("role")
+        role = text_or_none(message.get("role"))
         if role == "user":
             yield from self._prompt(_blocks(message.get("content")))
         elif role == "assistant":

@@ -140,11 +140,7 @@ class _Session:
     def _prompt(self, blocks: list[Item]) -> Iterator[Record]:
         yield from self._settled()
         if stopped := self.at.stopped:
-            # The model does not see that it was interrupted: the note stands beside the path.
-            here, self.conv.last = self.conv.last, stopped
-            yield self.conv.interrupt()
-            yield self.conv.user(blocks)
-            self.conv.last = here
+            yield from self.conv.stopped(stopped, blocks)
         self.at = _Place()
         yield self.conv.user(blocks)
 

@@ -291,6 +291,16 @@ class Conversation:
         """Return the note that the user stopped the agent."""
         return self.user("[Request interrupted by user]")
 
+    def stopped(self, after: str | None, content: Blocks) -> Iterator[Record]:
+        """Yield, beside the path, that the user stopped the agent after a record and said this.
+
+        For agents whose model does not see that it was stopped; the prompt itself comes next.
+        """
+        here, self.last = self.last, after
+        yield self.interrupt()
+        yield self.user(content)
+        self.last = here
+
     def compaction(self) -> Record:
         """Begin a new context: what comes next has no record before it."""
         self.last = None

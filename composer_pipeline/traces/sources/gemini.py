@@ -74,6 +74,7 @@ class _Session:
         self.conv = Conversation(stats)
         self._pending: dict[str, dict[str, Any]] = {}  # messages of this context, not yet records
         self._told: list[tuple[_Turn, str | None]] = []  # the turns before, each with its record
+        self._left = self._told  # the same before the last step back
         self._failed: dict[str, bool] = {}  # of a call's id
         self._contexts = 0
 
@@ -118,13 +119,19 @@ class _Session:
             self._pending = messages
             return
         yield from self._settled()
-        turns = list(self._turns(list(messages.values())))
-        if [t.shown() for t in turns] == [t.shown() for t, _ in self._told[: len(turns)]]:
-            self._back_to(len(turns))
-            return
-        self._told, self._contexts = [], self._contexts + 1
-        yield self.conv.compaction()
-        for turn in turns:
+        turns = list(self._turns(messages.values()))
+        wanted = [turn.shown() for turn in turns]
+        for told in (self._told, self._left):
+            if wanted == [turn.shown() for turn, _ in told[: len(turns)]]:
+                self._told = told
+                self._back_to(len(turns))
+                return
+        begun = len(self._told)
+        self._contexts += 1
+        if wanted[:begun] != [turn.shown() for turn, _ in self._told]:
+            self._told, begun = [], 0
+            yield self.conv.compaction()
+        for turn in turns[begun:]:
             yield from self._tell(turn, copied=True)
 
     def _rewound(self, target: str) -> Iterator[Record]:
@@ -134,7 +141,7 @@ class _Session:
         self._back_to(next(found, len(self._told) if dropped else 0))
 
     def _back_to(self, count: int) -> None:
-        self._told = self._told[:count]
+        self._left, self._told = self._told, self._told[:count]
         self.conv.last = self._told[-1][1] if self._told else None
 
     def _settled(self) -> Iterator[Record]:
@@ -148,6 +155,7 @@ class _Session:
     def _turns(self, messages: Iterable[dict[str, Any]]) -> Iterator[_Turn]:
         """Yield messages as turns, the results of a call after it."""
         owed: dict[str, PlainBlock] = {}
+        seen: set[str] = set()  # a resumed session may have each result twice
         before: dict[str, Any] = {}
         for message in messages:
             kind = message.get("type")
@@ -159,7 +167,10 @@ class _Session:
             if kind == "user":
                 missing = [block for name, block in owed.items() if name not in answered]
                 owed = {}
-                yield _Turn("user", blocks + missing, message)
+                new = [block for block in blocks if block.get("tool_use_id") not in seen]
+                seen |= answered
+                if new or missing:
+                    yield _Turn("user", new + missing, message)
             elif kind == "gemini":
                 calls, owed = self._calls(message.get("toolCalls"))
                 inside = {block.get("id") for block in blocks}

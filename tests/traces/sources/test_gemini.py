@@ -20,7 +20,9 @@ HEAD = {
     "sessionId": SESSION, "projectHash": "ab", "startTime": "2026-11-16T08:00:00.000Z",
     "lastUpdated": "2026-11-16T08:00:00.000Z", "kind": "main",
 }  # fmt: skip
-CONTEXT = "<session_context>\n- **Workspace Directories:**\n  - /home/alice/shop\n</session_context>"
+CONTEXT = (
+    "<session_context>\n- **Workspace Directories:**\n  - /home/alice/shop\n</session_context>"
+)
 
 
 class Log:
@@ -67,7 +69,9 @@ def call(key: str, name: str, status: str = "success", **response: Any) -> dict[
 
 def shell(key: str, output: str, code: int = 0) -> dict[str, Any]:
     end = f"\nExit Code: {code}" if code else ""
-    text = f"<untrusted_context>\nOutput: {output}{end}\nProcess Group PGID: 7\n</untrusted_context>"
+    text = (
+        f"<untrusted_context>\nOutput: {output}{end}\nProcess Group PGID: 7\n</untrusted_context>"
+    )
     return call(key, "run_shell_command", output=text)
 
 
@@ -169,13 +173,33 @@ def test_a_stopped_prompt_is_taken_back(lake: Lake, tmp_path: Path) -> None:
     assert (session["compactions"], session["states"]) == (0, 3)
 
 
+def test_a_resumed_session_goes_on(lake: Lake, tmp_path: Path) -> None:
+    """It starts with its first message alone; then the whole history comes, results twice."""
+    log = Log()
+    asked = log.user("u1", "go")
+    answer = log.call("g1", shell("c1", "a.py"))
+    called = log.lines[-2]
+    said = log.say("g2", "fine")
+    log.lines += log.lines[:2]
+    again = answer | {"id": "g1_response"}
+    kept = [log.lines[1]["$set"]["messages"][0], asked, called, again, answer, said]
+    log.put({"messages": kept})
+    log.user("u2", "and now?")
+    log.say("g3", "ok")
+    *_, last = states_of(lake, log.write(tmp_path / "session-x.jsonl"))
+    assert shown(last)[-2:] == ["assistant: fine", "user: and now?"]
+    assert len(shown(last)) == 6
+    (session,) = lake.rows("sessions")
+    assert (session["compactions"], session["states_active_path"]) == (0, 3)
+
+
 def test_a_compaction_starts_a_new_context(lake: Lake, tmp_path: Path) -> None:
     """Its messages are first written as if they went on."""
     log = a_day()
-    fields = {"model": None, "tokens": None}
+    thanks = [{"text": "Got it. Thanks for the additional context!"}]
     new = [
         log.message("k1", "user", [{"text": "<state_snapshot>all so far</state_snapshot>"}]),
-        log.message("k2", "gemini", [{"text": "Got it. Thanks for the additional context!"}], **fields),
+        log.message("k2", "gemini", thanks, model=None, tokens=None),
         log.message("k3", "gemini", [{"functionCall": {"id": "c1", "name": "x", "args": {}}}]),
         log.message("k4", "user", shell("c1", "masked")["result"]),
     ]  # fmt: skip
@@ -246,14 +270,35 @@ def test_other_files_of_its_folder_are_not_claimed(tmp_path: Path, name: str, te
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["u1", "gemini", "user", "\ud800"]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            "id type content text functionCall functionResponse response toolCalls result status"
-            " $set $rewindTo messages tokens input args parts sessionId directories".split()
-        ),
-        inner,
-        max_size=5,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "id",
+                    "type",
+                    "content",
+                    "text",
+                    "functionCall",
+                    "functionResponse",
+                    "response",
+                    "toolCalls",
+                    "result",
+                    "status",
+                    "$set",
+                    "$rewindTo",
+                    "messages",
+                    "tokens",
+                    "input",
+                    "args",
+                    "parts",
+                    "sessionId",
+                    "directories",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
     ),
     max_leaves=12,
 )

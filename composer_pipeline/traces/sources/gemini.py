@@ -44,10 +44,11 @@ _ADDED = (
     "System: ", "[System: ", "Please continue.",
 )  # fmt: skip
 _FOLDER = re.compile(r"Workspace Directories:\*\*\n\s*- (.+)|in the directory: (.+)")
-#: The last lines of a command's output.
+#: What a command's output begins or ends with.
 _EXIT = re.compile(
     r"^Exit Code: -?[1-9]\d*(?:\n(?:Signal|Background PIDs|Process Group PGID): .*)*"
-    r"(?:\n</untrusted_context>)?(?:\n\n|\n?\Z)",
+    r"(?:\n</untrusted_context>)?(?:\n\n|\n?\Z)"
+    r"|\A(?:<untrusted_context>\n)?Command was (?:automatically )?cancelled ",
     re.MULTILINE,
 )
 
@@ -76,14 +77,17 @@ class _Session:
         self._told: list[tuple[_Turn, str | None]] = []  # the turns before, each with its record
         self._left = self._told  # the same before the last step back
         self._failed: dict[str, bool] = {}  # of a call's id
+        self._called: set[str] = set()  # ids of calls
+        self._loose: set[str] = set()  # messages that hold the calls of others
+        self._lost: set[str] = set()  # messages with a call of unknown arguments: it was refused
         self._contexts = 0
 
     def take(self, value: dict[str, Any]) -> Iterator[Record]:
         """Yield the records that a line or the document brings about."""
         if isinstance(target := value.get("$rewindTo"), str):
             yield from self._rewound(target)
-        elif isinstance(key := value.get("id"), str):
-            self._pending[key] = value
+        elif isinstance(value.get("id"), str):
+            self._message(value)
         elif isinstance(fields := value.get("$set", value), dict):
             yield from self._changed(fields)
         else:
@@ -94,6 +98,34 @@ class _Session:
         messages, self._pending = list(self._pending.values()), {}
         for turn in self._turns(messages):
             yield from self._tell(turn)
+
+    def _message(self, message: dict[str, Any]) -> None:
+        """Take a message; one that has only calls may be of the response before it."""
+        if message.get("type") in _SILENT:
+            return
+        key, calls = message["id"], _objects(message.get("toolCalls"))
+        parts = _objects(message.get("content"))
+        last = next(reversed(self._pending.values()), {})
+        only_calls = calls and "tokens" not in message and not message.get("content")
+        if key in self._loose or (only_calls and _is_response(last) and "toolCalls" not in last):
+            self._loose.add(key)
+            self._give(last, calls)
+        else:
+            answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
+            lost = [a for a in _objects(answers) if a.get("id") not in self._called]
+            if lost and _is_response(last):
+                self._lost.add(last["id"])
+                self._give(last, [{**answer, "status": "cancelled"} for answer in lost])
+            known = self._pending.get(key, {})
+            self._pending[key] = known | message
+        inside = [part["functionCall"] for part in parts if "functionCall" in part]
+        self._called.update(str(call.get("id")) for call in [*calls, *_objects(inside)])
+
+    def _give(self, message: dict[str, Any], calls: list[dict[str, Any]]) -> None:
+        """Add the calls that are new to a message."""
+        new = [call for call in calls if str(call.get("id")) not in self._called]
+        message["toolCalls"] = [*_objects(message.get("toolCalls")), *new]
+        self._called.update(str(call.get("id")) for call in new)
 
     def _changed(self, fields: dict[str, Any]) -> Iterator[Record]:
         conv = self.conv
@@ -110,8 +142,9 @@ class _Session:
             conv.unknown(f"$set/{name}")
         messages = fields.get("messages")
         if isinstance(messages, list):
-            named = [m for m in messages if isinstance(m, dict) and isinstance(m.get("id"), str)]
-            yield from self._replaced({message["id"]: message for message in named})
+            named = [m for m in _objects(messages) if isinstance(m.get("id"), str)]
+            shown = [message for message in named if message.get("type") not in _SILENT]
+            yield from self._replaced({message["id"]: message for message in shown})
 
     def _replaced(self, messages: dict[str, dict[str, Any]]) -> Iterator[Record]:
         """Go back to an earlier turn, or begin a new context."""
@@ -177,7 +210,7 @@ class _Session:
                 blocks += [call for call in calls if call["id"] not in inside]
                 before = message
                 yield _Turn("assistant", blocks, message)
-            elif kind not in _SILENT:
+            else:
                 self.conv.unknown(kind)
         if owed:
             yield _Turn("user", list(owed.values()), before)
@@ -206,11 +239,9 @@ class _Session:
         """Return the calls of a message, and the results that are recorded with them."""
         made: list[PlainBlock] = []
         results: dict[str, PlainBlock] = {}
-        for call in calls if isinstance(calls, list) else ():
-            if not isinstance(call, dict):
-                continue
+        for call in _objects(calls):
             name = str(call.get("id"))
-            made.append(call_block(name, str(call.get("name") or ""), call.get("args")))
+            made.append(call_block(name, str(call.get("name") or ""), call.get("args", {})))
             self._failed[name] = call.get("status") in ("error", "cancelled")
             result = call.get("result")
             if isinstance(result, str):
@@ -240,6 +271,7 @@ class _Session:
                 model=text_or_none(message.get("model")) or "",
                 tokens=_tokens(message.get("tokens")),
                 copied=copied or not _is_response(message),
+                fidelity="repaired" if message["id"] in self._lost else None,
             )
         elif turn.blocks:
             yield self._user(turn, copied)
@@ -253,6 +285,10 @@ class _Session:
             return self.conv.user(turn.blocks, is_compact_summary=True)
         meta = text.startswith(_ADDED) or None
         return self.conv.user(turn.blocks, is_meta=meta)
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _is_response(message: dict[str, Any]) -> bool:

@@ -221,6 +221,32 @@ def test_a_compaction_starts_a_new_context(lake: Lake, tmp_path: Path) -> None:
     assert (session["compactions"], session["states"]) == (1, 5)
 
 
+def test_an_editor_records_calls_apart(lake: Lake, tmp_path: Path) -> None:
+    """One message gathers the calls of all responses; a refused call is only answered."""
+    log = Log()
+    log.user("u1", "go")
+    done: list[dict[str, Any]] = []
+    for key, *calls in (("g1", shell("c1", "a"), shell("c2", "b")), ("g2", shell("c3", "c"))):
+        log.say(key, key)
+        for each in calls:
+            done = [*done, each]
+            log.lines.append(log.message("t", "gemini", "", model="m", toolCalls=done))
+        parts = [part for each in calls for part in each["result"]]
+        log.lines.append(log.message(f"{key}-r", "user", parts))
+    log.say("g3", "I remove it")
+    refused = call("c4", "run_shell_command", error="Tool was canceled by the user.")
+    log.lines.append(log.message("g3-r", "user", refused["result"]))
+    log.say("g4", "ok")
+    states = states_of(lake, log.write(tmp_path / "session-x.jsonl"))
+    assert [[c.id for c in s.action.tool_calls] for s in states] == [
+        ["c1", "c2"], ["c3"], ["c4"], [],
+    ]  # fmt: skip
+    assert [s.fidelity for s in states][2:] == ["repaired", "reconstructed"]
+    assert states[2].error_kind is not None
+    assert states[2].action.tool_calls[0].arguments == {}
+    assert shown(states[3])[-1] == "user: Tool was canceled by the user."
+
+
 def test_a_subagent_belongs_to_the_session_of_its_folder(lake: Lake, tmp_path: Path) -> None:
     a_day().write(tmp_path / "chats" / "session-x.jsonl")
     side = Log(sessionId="agent-1", kind="subagent", directories=["/home/alice/shop"])
@@ -268,34 +294,17 @@ def test_other_files_of_its_folder_are_not_claimed(tmp_path: Path, name: str, te
     assert source_of_file(tmp_path / name) is None
 
 
+_NAMES = [
+    "id", "type", "content", "text", "functionCall", "functionResponse", "response", "toolCalls",
+    "result", "status", "$set", "$rewindTo", "messages", "tokens", "input", "args", "parts",
+    "sessionId", "directories", "model",
+]  # fmt: skip
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["u1", "gemini", "user", "\ud800"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "id",
-                    "type",
-                    "content",
-                    "text",
-                    "functionCall",
-                    "functionResponse",
-                    "response",
-                    "toolCalls",
-                    "result",
-                    "status",
-                    "$set",
-                    "$rewindTo",
-                    "messages",
-                    "tokens",
-                    "input",
-                    "args",
-                    "parts",
-                    "sessionId",
-                    "directories",
-                ]
-            ),
+            st.sampled_from(_NAMES),
             inner,
             max_size=5,
         )

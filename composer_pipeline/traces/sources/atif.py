@@ -26,15 +26,17 @@ NEWEST = (1, 8)
 
 _VERSION = re.compile(r"ATIF-v(\d+)\.(\d+)")
 _START = re.compile(rb'"schema_version"\s*:\s*"ATIF-v\d')
-#: What harnesses write of a call that failed: mini-swe-agent, OpenHands, Harbor's converters.
+#: What harnesses write of a call that failed, where no field says it.
 _FAILED = re.compile(
-    r'<returncode>-?[1-9]\d*</returncode>|^\s*"returncode": -?[1-9]\d*,'
-    r"|^\[(?:The c|C)ommand (?:finished|completed) with exit code -?[1-9]\d*\.?\]"
-    r"|^\[exit_code\] -?[1-9]\d*$|^\[error\] tool reported failure$|\AERROR:\n"
-    r"|\A(?:Chunk ID: .*\n)?(?:Wall time: .*\n)?(?:Exit code:|Process exited with code) [1-9]\d*$",
+    r'<returncode>-?[1-9]\d*</returncode>|^\s*"returncode": -?[1-9]\d*,'  # mini-swe-agent
+    r"|^\[(?:The c|C)ommand (?:finished|completed) with exit code -?[1-9]\d*\.?\]|\AERROR:\n"
+    r"|^\[exit_code\] -?[1-9]\d*$|^\[error\] "  # Harbor, of Claude Code; above: OpenHands
+    r"|^<shellId: \S+ completed with exit code -?[1-9]\d*>|\AThe user rejected this tool call\."
+    r"|^Exit Code: -?[1-9]\d*$|\A\[Operation Cancelled\]"  # Gemini CLI; above: Copilot CLI
+    r"|\A(?:Chunk ID: .*\n)?(?:Wall time: .*\n)?(?:Exit code:|Process exited with code) [1-9]\d*$"
+    r"|\A(?:apply_patch verification|exec_command) failed: ",  # Codex CLI
     re.MULTILINE,
 )
-_FLAGS = ("is_error", "tool_result_is_error")
 
 Json = dict[str, Any]
 
@@ -170,10 +172,12 @@ class _Trajectory:
 
     def _failed(self, result: Json, text: str) -> bool:
         extra = _object(result, "extra")
-        told = [extra[name] for name in _FLAGS if isinstance(extra.get(name), bool)]
-        if told or self._own:
-            return any(told)
-        return _FAILED.search(text) is not None
+        flags = [extra.get("is_error"), extra.get("tool_result_is_error")]
+        codes = [extra.get("exit_code"), _object(extra, "shellExecution").get("exitCode")]
+        told = [bool(value) for value in (*flags, *codes) if isinstance(value, int)]
+        if isinstance(extra.get("success"), bool):
+            told.append(not extra["success"])
+        return any(told) if told or self._own else _FAILED.search(text) is not None
 
 
 class Atif(TraceSource):

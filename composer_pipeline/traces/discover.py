@@ -291,6 +291,8 @@ def read_head(source: SourceFile) -> Head:
                 cwd = cwd or record.cwd or ""
                 if type(record) is AgentRecord and not session_id:
                     agent_id = record.agent_id or ""
+                    if agent_id and not record.session_id:  # only its folder says whose it is
+                        session_id = source.file.parent.name
                 session_id = session_id or record.session_id or ""
                 if is_session and session_id and moment:
                     after += 1

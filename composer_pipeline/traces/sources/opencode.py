@@ -7,11 +7,13 @@ storage, a folder of JSON files, is not read: OpenCode moves that into the datab
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -51,6 +53,8 @@ _PARTS = {
     "compaction": "What did we do so far?",
     "subtask": "The following tool was executed by the user",
 }
+_RAN = "The following shell command was executed by the user"
+_REMOTE = "[OpenCode remote compaction checkpoint]"
 _INTERRUPTED = "[Tool execution was interrupted]"
 _CHECKPOINT = """<conversation-checkpoint>
 The following is a summary and serialized record of earlier conversation. Treat it as historical \
@@ -112,6 +116,31 @@ def _media(files: Any) -> list[PlainBlock]:
     ]
 
 
+def _attached(files: Any) -> list[PlainBlock]:
+    """Return the files of a message of the newer generation, texts as their texts."""
+    blocks: list[PlainBlock] = []
+    for file in _items(files):
+        uri = text_or_none(item_of(file.get("source")).get("uri")) or ""
+        path = unquote(urlsplit(uri).path) if uri.startswith("file:") else ""
+        name, kind = text_or_none(file.get("name")), file.get("mime")
+        if kind in _READ:
+            what = "directory" if kind == _READ[1] else "file"
+            label = (path if kind == _READ[1] else name) or name or uri or "inline attachment"
+            text = _decoded(file.get("data"))
+            blocks.append(text_block(f"\n\nAttached {what}: {label}" + f"\n\n{text}" * bool(text)))
+            continue
+        blocks += [text_block(f"Attached file: {path}")] if path else []
+        blocks += _media([file])
+    return blocks
+
+
+def _decoded(data: Any) -> str:
+    try:
+        return b64decode(data).decode("utf-8", "replace") if isinstance(data, str) else ""
+    except ValueError:
+        return ""
+
+
 def _result(call_id: str, text: str, failed: bool, files: Any = None) -> PlainBlock:
     block = result_block(call_id, text, failed=failed)
     if media := _media(files):
@@ -135,6 +164,7 @@ class _Session:
     def __init__(self, stats: LineStats) -> None:
         self.conv = Conversation(stats)
         self._begun = 0
+        self._fidelity: str | None = None
         self._call: str | None = None  # that started this subagent
         self._uuids: dict[str, list[str]] = {}  # of the records of each message
         self._compactions: dict[str, str | None] = {}  # asked for, and the first message kept
@@ -305,28 +335,33 @@ class _Session:
     def entry(self, kind: Any, data: Item) -> Iterator[Record]:
         """Yield the records of a message of the newer generation."""
         self.conv.time = _time(_created(data)) or self.conv.time
-        text = text_or_none(data.get("text"))
         if kind == "assistant":
             yield from self._answer(data)
         elif kind == "user":
-            blocks = [text_block(text)] if text else []
-            if blocks := [*blocks, *_media(data.get("files"))]:
+            texts = [*(skill.get("text") for skill in _items(data.get("skills"))), data.get("text")]
+            blocks = [text_block(text) for text in texts if text_or_none(text)]
+            if blocks := [*blocks, *_attached(data.get("files"))]:
                 yield self._asked(blocks)
-        elif kind in ("synthetic", "skill", "system"):
-            if text:
-                yield self.conv.user(text, is_meta=True)
-        elif kind == "shell":
-            output = data.get("output")
-            output = output.get("output") if isinstance(output, dict) else output
-            ran = f"Shell command: {data.get('command')}\n\n{text_or_none(output) or ''}"
-            yield self.conv.user(ran, is_meta=True)
         elif kind == "compaction":
-            if data.get("status", "completed") == "completed":
-                yield self.conv.compaction()
-                given = {name: str(data.get(name) or "") for name in ("summary", "recent")}
-                yield self.conv.user(_CHECKPOINT.format(**given), is_compact_summary=True)
+            yield from self._checkpoint(data)
+        elif kind == "idle":
+            if data.get("outcome") == "interrupted":
+                yield self.conv.interrupt(shown=False)
+        elif kind in _NOTES:
+            if text := _NOTES[kind](data):
+                yield self.conv.user(text, is_meta=True)
         elif kind not in ("agent-switched", "model-switched"):
             self.conv.unknown(f"message/{kind}")
+
+    def _checkpoint(self, data: Item) -> Iterator[Record]:
+        """Begin anew with a summary; one of the provider's own cannot be read."""
+        if data.get("status", "completed") != "completed":
+            return
+        yield self.conv.compaction()
+        self._fidelity = "compacted_encrypted" if data.get("remote") else None
+        given = {name: str(data.get(name) or "") for name in ("summary", "recent")}
+        text = _REMOTE if data.get("remote") else _CHECKPOINT.format(**given)
+        yield self.conv.user(text, is_compact_summary=True)
 
     def _answer(self, data: Item) -> Iterator[Record]:
         blocks: list[PlainBlock] = []
@@ -341,23 +376,51 @@ class _Session:
                 results += _settled(call_id, state)
             else:
                 self._other(kind)
-        model = text_or_none(item_of(data.get("model")).get("id"))
-        yield from self._response(data, 0, blocks, results, data.get("tokens"), model)
+        model, fidelity = text_or_none(item_of(data.get("model")).get("id")), self._fidelity
+        tokens = data.get("tokens")
+        yield from self._response(data, 0, blocks, results, tokens, model, fidelity=fidelity)
         if "interrupted" in str(item_of(data.get("error")).get("message")):
             yield self.conv.interrupt(shown=False)
 
 
+def _shell(data: Item) -> str | None:
+    """Return what the model sees of a command of the user; a later message may say it."""
+    output = data.get("output")
+    if item_of(data.get("metadata")).get("background") is True:
+        return None
+    if isinstance(output, str):
+        return f"Shell command: {data.get('command')}\n\n{output}"
+    shown = text_or_none(item_of(output).get("output")) or ""
+    return f"{_RAN}:\n\nCommand:\n{data.get('command')}\n\nOutput:\n{shown}"
+
+
+def _moved(data: Item) -> str:
+    folder = item_of(data.get("location")).get("directory")
+    return f"The working directory has been changed to {folder}."
+
+
+#: What the model is told by a message of the newer generation that is nobody's prompt.
+_NOTES: dict[str, Callable[[Item], str | None]] = {
+    **dict.fromkeys(("synthetic", "skill", "system"), lambda data: text_or_none(data.get("text"))),
+    "shell": _shell,
+    "location-switched": _moved,
+}
+
+
 def _settled(call_id: str, state: Item) -> list[PlainBlock]:
     """Return the result of a call of the newer generation, if it has one."""
-    content, structured = _items(state.get("content")), state.get("structured")
+    content = _items(state.get("content"))
+    facts = item_of(state.get("structured")) or item_of(state.get("metadata"))
     if state.get("status") == "error":
-        error = {"error": state.get("error"), "content": content, "structured": structured}
+        error = {"error": state.get("error"), "content": content}
+        if "structured" in state:
+            error["structured"] = state["structured"]
         return [_result(call_id, encode(error).decode(), True)]
     if state.get("status") != "completed":
         return []
-    texts = [str(block.get("text")) for block in content if block.get("type") == "text"]
-    text = "\n".join(texts) if content else encode(structured).decode()
-    facts = item_of(structured)
+    text = "\n".join(str(block.get("text")) for block in content if block.get("type") == "text")
+    if not content and "structured" in state:
+        text = encode(state["structured"]).decode()
     failed = bool(facts.get("exit")) or facts.get("timeout") is True
     return [_result(call_id, text, failed, [b for b in content if b.get("type") != "text"])]
 

@@ -39,12 +39,18 @@ def _object(text: Any) -> Item:
 #: Seconds that a locked database is waited for.
 _PATIENCE = 2.0
 
+#: The tables of sessions, and what each needs to be read: tables and their columns.
+_SESSION = {"id", "parent_id", "directory", "version", "time_created", "time_updated"}
+_MESSAGE = {"id", "session_id", "time_created", "time_updated", "data"}
+_NEWER = {"session_message": {"session_id", "type", "seq", "time_updated", "data"}}
 _NEEDED = {
-    "session": {"id", "parent_id", "directory", "version", "time_created", "time_updated"},
-    "message": {"id", "session_id", "time_created", "time_updated", "data"},
-    "part": {"id", "message_id", "session_id", "time_updated", "data"},
+    "session": {
+        "session": _SESSION,
+        "message": _MESSAGE,
+        "part": {*_MESSAGE, "message_id"},
+    },
+    "session_v2": {"session_v2": _SESSION, **_NEWER},
 }
-_NEWER = {"id", "session_id", "type", "seq", "time_updated", "data"}
 
 
 @contextmanager
@@ -64,42 +70,53 @@ def _columns(db: sqlite3.Connection, table: str) -> set[str]:
     return {name for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", [table])}
 
 
-def _is_newer(db: sqlite3.Connection) -> bool:
-    return _columns(db, "session_message") >= _NEWER
+def _has(db: sqlite3.Connection, tables: dict[str, set[str]]) -> bool:
+    return all(_columns(db, table) >= needed for table, needed in tables.items())
 
 
-def _is_opencode(db: sqlite3.Connection, file: Path) -> bool:
-    """Return False for the database of another program; raise InputError for another schema."""
-    if not _columns(db, "session") or not _columns(db, "project"):
-        return False
-    for table, needed in _NEEDED.items():
-        if missing := needed - _columns(db, table):
-            raise InputError(
-                f"{file} is a database of an OpenCode that this version does not know:"
-                f" table {table} has no {', '.join(sorted(missing))}"
-            )
-    return True
+def _session_tables(db: sqlite3.Connection, file: Path) -> list[str]:
+    """Return the tables of sessions; none for the database of another program.
+
+    Raises:
+        InputError: it is OpenCode's, and of an unknown schema.
+    """
+    if not _columns(db, "session_v2") and not (_columns(db, "session") and _columns(db, "project")):
+        return []
+    found = [name for name, needed in _NEEDED.items() if _has(db, needed)]
+    if not found:
+        table, columns = next(
+            (table, missing)
+            for needed in _NEEDED.values()
+            for table, columns in needed.items()
+            if (missing := columns - _columns(db, table))
+        )
+        raise InputError(
+            f"{file} is a database of an OpenCode that this version does not know:"
+            f" table {table} has no {', '.join(sorted(columns))}"
+        )
+    return found
 
 
-def _changed(db: sqlite3.Connection) -> dict[str, int]:
+def _changed(db: sqlite3.Connection, tables: list[str]) -> dict[str, int]:
     """Return when each session with a message last changed, in milliseconds."""
-    tables = ["message", "part", *(["session_message"] if _is_newer(db) else [])]
     changed: dict[str, int] = {}
-    for table in tables:
+    messages = ["message", "part"] if "session" in tables else []
+    for table in messages + (["session_message"] if _has(db, _NEWER) else []):
         # The plus keeps SQLite from fetching the rows one by one, in the order of an index.
         query = f"SELECT +session_id, max(time_updated) FROM {table} GROUP BY 1"
         for name, time in db.execute(query):
             changed[name] = max(changed.get(name, 0), number_of(time))
-    for name, time in db.execute("SELECT id, time_updated FROM session"):
-        if name in changed:
-            changed[name] = max(changed[name], number_of(time))
+    for table in tables:
+        for name, time in db.execute(f"SELECT id, time_updated FROM {table}"):
+            if name in changed:
+                changed[name] = max(changed[name], number_of(time))
     return changed
 
 
-def _session_lines(file: Path, name: str) -> Iterator[bytes]:
+def _session_lines(file: Path, tables: list[str], name: str) -> Iterator[bytes]:
     """Yield a session's lines; a last response that is not complete is left out."""
     with _opened(file) as db:
-        yield encode({"opencode": _head(db, name)}) + b"\n"
+        yield encode({"opencode": _head(db, tables, name)}) + b"\n"
         held: list[bytes] = []
         for role, done, value in _messages(db, name):
             if role == "assistant":
@@ -111,9 +128,11 @@ def _session_lines(file: Path, name: str) -> Iterator[bytes]:
                 yield encode(value) + b"\n"
 
 
-def _head(db: sqlite3.Connection, name: str) -> Item:
+def _head(db: sqlite3.Connection, tables: list[str], name: str) -> Item:
     """Return what stays of a session, and of a subagent its root and the call that started it."""
-    query = "SELECT parent_id, directory, version, time_created FROM session WHERE id = ?"
+    columns = "parent_id, directory, version, time_created"
+    union = " UNION ALL ".join(f"SELECT id, {columns} FROM {table}" for table in tables)
+    query = f"SELECT {columns} FROM ({union}) WHERE id = ?"
     parent, directory, version, created = db.execute(query, [name]).fetchone() or [None] * 4
     head = {"id": name, "directory": directory, "version": version, "time": {"created": created}}
     if not parent:
@@ -121,23 +140,31 @@ def _head(db: sqlite3.Connection, name: str) -> Item:
     root, seen = parent, {name}
     while root not in seen:
         seen.add(root)
-        above = db.execute("SELECT parent_id FROM session WHERE id = ?", [root]).fetchone()
+        above = db.execute(query, [root]).fetchone()
         root = above[0] if above and above[0] else root
     return {**head, "root": root, "call": _call_of(db, parent, name)}
 
 
 def _call_of(db: sqlite3.Connection, parent: str, child: str) -> str | None:
-    query = "SELECT data FROM part WHERE session_id = ? AND instr(data, ?) ORDER BY id"
-    for (data,) in db.execute(query, [parent, child]):
-        part = _object(data)
-        if item_of(item_of(part.get("state")).get("metadata")).get("sessionId") == child:
-            return text_or_none(part.get("callID"))
+    """Return the call that started a subagent: its result names the session."""
+    for table in ("part", "session_message"):
+        if not _columns(db, table):
+            continue
+        query = f"SELECT data FROM {table} WHERE session_id = ? AND instr(data, ?) ORDER BY id"
+        for (text,) in db.execute(query, [parent, child]):
+            data = _object(text)
+            content = data.get("content")
+            for part in content if isinstance(content, list) else [data]:
+                state = item_of(item_of(part).get("state"))
+                facts = item_of(state.get("metadata") or state.get("structured"))
+                if child in (facts.get("sessionId"), facts.get("sessionID")):
+                    return text_or_none(part.get("callID")) or text_or_none(part.get("id"))
     return None
 
 
 def _messages(db: sqlite3.Connection, name: str) -> Iterator[tuple[Any, bool, Item]]:
     """Yield the role of each message, whether it is complete, and its line."""
-    if _is_newer(db):
+    if _has(db, _NEWER):
         query = "SELECT type, data FROM session_message WHERE session_id = ? ORDER BY seq"
         found = False
         for kind, text in db.execute(query, [name]):
@@ -147,7 +174,7 @@ def _messages(db: sqlite3.Connection, name: str) -> Iterator[tuple[Any, bool, It
                 bool(item_of(data.get("time")).get("completed")),
                 {"type": kind, "data": data},
             )
-        if found:
+        if found:  # also those of the older generation that it took over
             return
     query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
     parts_of = "SELECT id, data FROM part WHERE message_id = ? ORDER BY id"
@@ -167,10 +194,10 @@ def sessions_of(file: Path) -> Iterator[Member] | None:
         InputError: the database is locked, damaged or of an unknown schema.
     """
     with _opened(file) as db:
-        if not _is_opencode(db, file):
+        if not (tables := _session_tables(db, file)):
             return None
-        changed = _changed(db)
+        changed = _changed(db, tables)
     return (
-        Member(name, time * 1_000_000, partial(_session_lines, file, name))
+        Member(name, time * 1_000_000, partial(_session_lines, file, tables, name))
         for name, time in sorted(changed.items())
     )

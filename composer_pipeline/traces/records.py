@@ -111,6 +111,7 @@ class AgentRecord(MessageRecord, kw_only=True, gc=False):
     """A record that a source made of another agent's log."""
 
     copied: bool = False  # a response that is context only: no state
+    hidden: bool = False  # a note that the model did not see
     fidelity: str | None = None  # of the state, where it is not ``reconstructed``
 
 

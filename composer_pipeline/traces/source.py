@@ -287,9 +287,9 @@ class Conversation:
         given = {"type": "prompt_snapshot", "systemPrompt": system, "tools": tools}
         return self._record("attachment", {"attachment": msgspec.Raw(encode(given))})
 
-    def interrupt(self) -> Record:
-        """Return the note that the user stopped the agent."""
-        return self.user("[Request interrupted by user]")
+    def interrupt(self, *, shown: bool = True) -> Record:
+        """Return the note that the user stopped the agent; not ``shown``: the model saw none."""
+        return self.user("[Request interrupted by user]", hidden=not shown)
 
     def stopped(self, after: str | None, content: Blocks) -> Iterator[Record]:
         """Yield, beside the path, that the user stopped the agent after a record and said this.
@@ -301,10 +301,25 @@ class Conversation:
         yield self.user(content)
         self.last = here
 
-    def compaction(self) -> Record:
-        """Begin a new context: what comes next has no record before it."""
+    def compaction(self, kept: Sequence[str] = (), below: str = "") -> Record:
+        """Begin a new context: what comes next has no record before it.
+
+        Args:
+            kept: uuids of records that stay in the context, in their order.
+            below: uuid of the record of the new context that they come after.
+        """
         self.last = None
-        return self._record("system", {"subtype": "compact_boundary"})
+        fields: dict[str, Any] = {"subtype": "compact_boundary"}
+        if kept:
+            metadata = {"preservedMessages": {"anchorUuid": below, "uuids": list(kept)}}
+            fields["compact_metadata"] = msgspec.Raw(encode(metadata))
+        return self._record("system", fields)
+
+    def cleared(self, call_ids: Iterable[str]) -> Record:
+        """Return the note that from here on the results of these calls are not shown any more."""
+        metadata = msgspec.Raw(encode({"compactedToolIds": list(call_ids)}))
+        fields = {"subtype": "microcompact_boundary", "microcompact_metadata": metadata}
+        return self._record("system", fields)
 
     def unknown(self, kind: Any) -> None:
         """Count something that this reader does not know."""

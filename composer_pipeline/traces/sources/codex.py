@@ -74,7 +74,7 @@ _EXIT_CODE = re.compile(
 _METADATA = re.compile(r'"metadata": ?\{"exit_code": ?(-?\d+)\b')
 # How the answers begin that Codex gives in place of a tool, and those of a script that failed.
 _FAILED = re.compile(
-    r"(?:Wall time: .*\n)?(?:Script failed|apply_patch verification failed|aborted\b|err: "
+    r"(?:Wall time: .*\n)?(?:Script failed|apply_patch verification failed|err: "
     r"|(?:patch|exec command) rejected by user|user (?:rejected|cancelled) MCP tool call"
     r"|unsupported (?:custom tool )?call: |failed to parse |exec_command failed|write_stdin failed"
     r"|tool call error: |execution error: |failed in sandbox|Rejected\(|unable to )"
@@ -135,7 +135,8 @@ class Rollout:
         self._counted = False  # its tokens were told, hence it is complete
         self._key = ""
         self._total: Any = None
-        self._tells_tokens = self._has_records = False
+        self._has_records = False  # of tokens, which come in place of events
+        self._open: dict[str, None] = {}  # calls that have no result yet
         self._failed: set[str] = set()  # calls that an event says failed
         self._nested_failed = False  # a call that a script made did
         # Where each turn of the user began: the record before it, and the fidelity there.
@@ -174,6 +175,8 @@ class Rollout:
         """Yield the response that is being read and its results, if any."""
         conversation = self.conversation
         if self._blocks:
+            for call_id in self._open:  # so Codex answers for a call that never ended
+                yield conversation.user([result_block(call_id, "aborted")])
             blocks, self._blocks = self._blocks, []
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             spoken = "\0".join(str(block.get("text")) for block in blocks)
@@ -182,7 +185,9 @@ class Rollout:
             now, conversation.time = conversation.time, self._begun
             yield self._answer(blocks, copied=self._copying)
             conversation.time = now
+            self._open = dict.fromkeys(calls)
         for result in self._results:
+            self._open.pop(result["tool_use_id"], None)
             yield conversation.user([result])
             self._before_context = None
         self._results, self._tokens, self._counted = [], (None, None), False
@@ -278,7 +283,6 @@ class Rollout:
 
     def _count(self, usage: Any) -> None:
         """Take the tokens of the response that is being read."""
-        self._tells_tokens = True
         if isinstance(usage, dict) and (self._blocks or self._results):
             read, written = usage.get("input_tokens"), usage.get("output_tokens")
             self._tokens = (
@@ -311,7 +315,7 @@ class Rollout:
         if isinstance(count, int) and count > 0 and self._turns:
             at = max(0, len(self._turns) - count)
             self.conversation.last, self._fidelity = self._turns[at]
-            self._before_context = None
+            self._before_context, self._open = None, {}
             del self._turns[at:]
 
     # -- items ---------------------------------------------------------------------------
@@ -321,9 +325,9 @@ class Rollout:
         about = metadata if isinstance(metadata, dict) else {}
         sampled = about.get("sampled_through_sequence")
         if kind in _OUTPUTS:
-            self._results.append(self._output_of(item))
+            yield from self._output(item)
         elif kind == "reasoning":
-            if self._is_next(sampled, thought=True):
+            if self._is_next(sampled):
                 yield from self.flush()
         elif kind in _CALLS or (kind == "message" and item.get("role") == "assistant"):
             if about.get("compaction_output") is not True:  # its prompt is not recorded
@@ -339,14 +343,11 @@ class Rollout:
         elif kind not in _SILENT_ITEMS:
             self.conversation.unknown(f"response_item/{kind}")
 
-    def _is_next(self, sampled: Any, *, thought: bool = False) -> bool:
+    def _is_next(self, sampled: Any) -> bool:
         """Return True if an item of the model belongs to another response than those before it."""
-        if not self._blocks and not self._results:
-            return False
-        if sampled is not None and self._sampled is not None:
+        if self._blocks and sampled is not None and self._sampled is not None:
             return bool(sampled != self._sampled)
-        # A call that is refused is answered before the response ends, and its tokens are told.
-        return self._counted or (bool(self._results) and (thought or not self._tells_tokens))
+        return self._counted or bool(self._results)
 
     def _collect(self, item: Item, sampled: Any) -> Iterator[Record]:
         if self._is_next(sampled):
@@ -357,9 +358,20 @@ class Rollout:
             self._item_id = text_or_none(item.get("id"))
         self._blocks += blocks
 
+    def _output(self, item: Item) -> Iterator[Record]:
+        """Keep a result until its response ends; one without a call is only context."""
+        result = self._output_of(item)
+        if result["tool_use_id"]:
+            self._results.append(result)
+        elif result["content"]:
+            yield from self.flush()
+            yield self.conversation.user(result["content"], is_meta=True)
+
     def _output_of(self, item: Item) -> PlainBlock:
         """Return the block of a result, an error if it failed or its exit code is not 0."""
-        call_id = text_or_none(item.get("call_id")) or text_or_none(item.get("id")) or ""
+        call_id = text_or_none(item.get("call_id")) or ""
+        if not call_id and item["type"] == "tool_search_output" and self._blocks:
+            call_id = self._blocks[-1].get("id", "")  # a search that the provider ran
         output = item.get("output", item.get("tools"))
         failed = call_id in self._failed
         if isinstance(output, dict):
@@ -409,21 +421,19 @@ class Rollout:
         if self._results or not all(text and text in summary for text in spoken):
             yield from self.flush()
         self._blocks = []  # an answer that is the summary has no recorded prompt
-        self._before_context = None
+        self._before_context, self._open = None, {}
         kept = payload.get("replacement_history")
         # Codex itself adds the first prompts to a summary alone.
         self._fidelity = None if isinstance(kept, list) else "repaired"
         yield self.conversation.compaction()
-        found = False
-        for item in kept if isinstance(kept, list) else ():
-            if isinstance(item, dict):
-                is_summary = bool(summary) and _text_of(item.get("content")) == summary
-                found |= is_summary
-                yield from self._kept(item, is_summary=is_summary)
-        if summary and not found:
+        if isinstance(kept, list):
+            for item in kept:
+                if isinstance(item, dict):
+                    yield from self._kept(item, summary)
+        elif summary:
             yield self.conversation.user(summary, is_compact_summary=True)
 
-    def _kept(self, item: Item, *, is_summary: bool) -> Iterator[Record]:
+    def _kept(self, item: Item, summary: str) -> Iterator[Record]:
         """Yield an item that a compaction keeps: no prompt, and no state."""
         kind, blocks = text_or_none(item.get("type")), _blocks_of(item.get("content"))
         if kind in _ENCRYPTED:
@@ -433,7 +443,7 @@ class Rollout:
         elif kind in _CALLS or item.get("role") == "assistant":
             if blocks := _answered_by(item):
                 yield self._answer(blocks, copied=True)
-        elif blocks and is_summary:
+        elif blocks and summary == _text_of(item.get("content")):
             yield self.conversation.user(blocks, is_compact_summary=True)
         elif blocks:
             yield self.conversation.user(blocks, is_meta=True)

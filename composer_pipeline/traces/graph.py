@@ -381,7 +381,6 @@ class Collector:
         parts, kind = self.responses.parts_of(content), user_kind(record, content)
         if type(record) is AgentRecord:
             self.parent_call = self.parent_call or record.parent_tool_use_id
-            parts = [] if record.hidden else parts
         if kind == "tool_result":
             return self.responses.take_results(parts)
         if kind == "human" or kind == "compact_summary":

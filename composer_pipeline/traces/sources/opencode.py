@@ -240,7 +240,7 @@ class _Session:
             for number, step in enumerate(_steps(parts)):
                 yield from self._step(name, info, number, step)
         if stopped:
-            yield self.conv.interrupt(shown=False)
+            yield self.conv.interrupt("")
 
     def _compacted(self, name: str, asked: str) -> Iterator[Record]:
         """Begin anew with the question for a summary; what is kept comes after the summary."""
@@ -346,7 +346,7 @@ class _Session:
             yield from self._checkpoint(data)
         elif kind == "idle":
             if data.get("outcome") == "interrupted":
-                yield self.conv.interrupt(shown=False)
+                yield self.conv.interrupt("")
         elif kind in _NOTES:
             if text := _NOTES[kind](data):
                 yield self.conv.user(text, is_meta=True)
@@ -380,7 +380,7 @@ class _Session:
         tokens = data.get("tokens")
         yield from self._response(data, 0, blocks, results, tokens, model, fidelity=fidelity)
         if "interrupted" in str(item_of(data.get("error")).get("message")):
-            yield self.conv.interrupt(shown=False)
+            yield self.conv.interrupt("")
 
 
 def _shell(data: Item) -> str | None:

@@ -75,10 +75,9 @@ _SILENT = frozenset(
 )
 # The text part of a message comes as files that were read too.
 _READ = ("text/plain", "application/x-directory")
-# A result that is no error to OpenCode: of a command, of a subagent.
-_FAILED = re.compile(
-    r'<task id="[^"]*" state="error">|.*tool terminated command after exceeding timeout', re.DOTALL
-)
+# Results that are no errors to OpenCode: of a subagent, of a command.
+_TASK_FAILED = re.compile(r'<task id="[^"]*" state="error">')
+_TIMED_OUT = "tool terminated command after exceeding timeout"
 
 
 def _items(value: Any) -> list[Item]:
@@ -146,6 +145,13 @@ def _result(call_id: str, text: str, failed: bool, files: Any = None) -> PlainBl
     if media := _media(files):
         block["content"] = [text_block(text), *media]
     return block
+
+
+def _failed(text: str, metadata: Item) -> bool:
+    """Return True if a completed call failed: its exit code, its subagent or its time says so."""
+    if "exit" in metadata:
+        return bool(metadata["exit"]) or (metadata["exit"] is None and _TIMED_OUT in text)
+    return "sessionId" in metadata and _TASK_FAILED.match(text) is not None
 
 
 def _steps(parts: list[Item]) -> list[list[Item]]:
@@ -299,8 +305,7 @@ class _Session:
             if removed := number_of(item_of(state.get("time")).get("compacted")):
                 self._pruned.append((removed, call_id))
             text = text_or_none(state.get("output")) or ""
-            code = metadata.get("exit")
-            failed = bool(code) or tool == "invalid" or _FAILED.match(text) is not None
+            failed = tool == "invalid" or _failed(text, metadata)
             return _result(call_id, text, failed, state.get("attachments"))
         if status == "error":
             output = metadata.get("output") if metadata.get("interrupted") is True else None
@@ -339,7 +344,7 @@ class _Session:
             yield from self._answer(data)
         elif kind == "user":
             texts = [*(skill.get("text") for skill in _items(data.get("skills"))), data.get("text")]
-            blocks = [text_block(text) for text in texts if text_or_none(text)]
+            blocks = [text_block(text) for text in map(text_or_none, texts) if text]
             if blocks := [*blocks, *_attached(data.get("files"))]:
                 yield self._asked(blocks)
         elif kind == "compaction":

@@ -102,8 +102,7 @@ def _changed(db: sqlite3.Connection, tables: list[str]) -> dict[str, int]:
     changed: dict[str, int] = {}
     messages = ["message", "part"] if "session" in tables else []
     for table in messages + (["session_message"] if _has(db, _NEWER) else []):
-        # The plus keeps SQLite from fetching the rows one by one, in the order of an index.
-        query = f"SELECT +session_id, max(time_updated) FROM {table} GROUP BY 1"
+        query = f"SELECT session_id, max(time_updated) FROM {table} GROUP BY 1"
         for name, time in db.execute(query):
             changed[name] = max(changed.get(name, 0), number_of(time))
     for table in tables:

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.traces.diagnostics import clean, run_result
-from composer_pipeline.traces.edits import EDITS, Author, command_of
+from composer_pipeline.tool_names import EDITS
+from composer_pipeline.traces.edits import Author, command_of
 from composer_pipeline.traces.graph_nodes import Call, Node
 from composer_pipeline.traces.records import LineStats
 from composer_pipeline.traces.trajectory import Trajectory
@@ -219,7 +220,7 @@ def failures_of(node: Node, correction: str | None, *, tests_failed: bool = Fals
             tagged = _ERROR_TAG.match(text)
             hint = tagged[1].strip() if tagged else text
             source = "tool_error" if hint else None
-            kind = "failed_edit" if call.name in EDITS else "tool_error"
+            kind = "failed_edit" if call.tool in EDITS else "tool_error"
             ranked.append((2, Failure(kind, hint or None, source, position)))
     if correction and not ranked:
         ranked.append((0, Failure("user_correction", correction, "user_correction", WHOLE_ACTION)))
@@ -228,7 +229,7 @@ def failures_of(node: Node, correction: str | None, *, tests_failed: bool = Fals
 
 def _soft_failure(call: Call) -> str:
     """Return the output of a command that reads like a failure although none was reported."""
-    if call.name != "Bash" or not call.answered or call.failed:
+    if call.tool != "Bash" or not call.answered or call.failed:
         return ""
     # Most results are ruled out by their undecoded JSON.
     if not MAY_BE_SOFT.search(call.contents.get(call.answer)) or (result := call.result) is None:
@@ -294,7 +295,7 @@ def outcomes(
             if node.kind == "human":
                 _mark(found, parent, followed_by_correction=True)
     for number, count in Counter(author.node for author in taken_back).items():
-        edited = sum(call.name in EDITS and not call.failed for call in graph.nodes[number].calls)
+        edited = sum(call.tool in EDITS and not call.failed for call in graph.nodes[number].calls)
         if count >= edited:
             _mark(found, number, reverted=True)
     return found
@@ -313,7 +314,7 @@ def _own_outcome(node: Node) -> Outcome:
         if call.failed and not CANCELLED.match(text := call.error or ""):
             failed = True
             corrected = corrected or text.startswith(REJECTION)
-        if call.name != "Bash" or not call.answered:
+        if call.tool != "Bash" or not call.answered:
             continue
         if not _TEST_HINT.search(call.contents.get(call.piece)):
             continue

@@ -273,7 +273,7 @@ class Judge:
         found: dict[int, list[tuple[Call, frozenset[str]]]] = defaultdict(list)
         for number, node in enumerate(self.graph.nodes):
             for call in node.calls:
-                if call.name == "Bash" and call.answered and (ran := signature(command_of(call))):
+                if call.tool == "Bash" and call.answered and (ran := signature(command_of(call))):
                     found[number].append((call, ran))
         return found
 
@@ -322,7 +322,7 @@ class Judge:
         edits = self.edits
         if number not in self.active:
             edits = Edits(self.graph, self.graph.path_to(number))
-        if kind == "tool_error" and call.name != "Bash":
+        if kind == "tool_error" and call.tool != "Bash":
             return self._tool_error(number, position, call, text)
         return _Case(self, edits, number, position, call, kind, text).judge()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.diagnostics import clean, run_result
 from composer_pipeline.tool_names import EDITS
+from composer_pipeline.traces.diagnostics import clean, run_result
 from composer_pipeline.traces.edits import Author, command_of
 from composer_pipeline.traces.graph_nodes import Call, Node
 from composer_pipeline.traces.records import LineStats
@@ -17,7 +17,16 @@ from composer_pipeline.traces.trajectory import Trajectory
 
 Facts = dict[str, Any]
 
-REJECTION = "The user doesn't want to"
+#: How each agent says that the user did not allow a call, or stopped it.
+_REJECTED = re.compile(
+    r"\A(?:The user doesn't want to|The user rejected (?:permission to use |)this "
+    r"|The tool execution was denied by the user|\[Operation Cancelled\]"
+    r"|(?:Command was|Operation) cancelled by user|Tool execution aborted$"
+    r"|(?:Wall time: .*\n)?aborted by user(?: after [\d.]+s)?$"
+    r"|(?:exec command|patch|apply_patch) rejected by user)"
+    r"|Rejected\(\W{0,3}rejected by user|^(?:Command|Operation) aborted\Z",
+    re.MULTILINE,
+)
 EXIT_CODE = "Exit code "
 
 _SUMMED = """
@@ -56,7 +65,7 @@ def facts_of(trajectory: Trajectory, stats: LineStats) -> Facts:
         "tool_results": answered,
         "tool_calls_without_result": len(calls) - answered,
         "tool_errors": len(errors),
-        "tool_errors_user_rejection": sum(text.startswith(REJECTION) for text in errors),
+        "tool_errors_user_rejection": sum(map(rejected, errors)),
         "tool_errors_exit_code": sum(text.startswith(EXIT_CODE) for text in errors),
         "compactions": trajectory.compactions,
         "compact_summaries": sum(n.kind == "compact_summary" for n in nodes),
@@ -86,6 +95,11 @@ def total_of(files: Iterable[Facts]) -> Facts:
     total["models"] = dict(sorted(models.items()))
     total["max_prefix_turns"] = longest
     return total
+
+
+def rejected(error: str) -> bool:
+    """Return True if an error says that the user did not allow a call, or stopped it."""
+    return _REJECTED.search(error) is not None
 
 
 def line_start(pattern: str) -> Callable[[str], bool]:
@@ -162,10 +176,10 @@ WHOLE_ACTION = -1
 CANCELLED = re.compile(
     r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
 )
-# Claude Code says the first, Codex CLI the others.
-_EXITED = re.compile(r"Exit code |Exit code: |Process exited with code ")
 _ERROR_TAG = re.compile(r"^<tool_use_error>(.*?)(?:</tool_use_error>)?$", re.DOTALL)
-_USER_SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
+_USER_SAID = re.compile(
+    r"(?:the user said|with the following feedback|User feedback):\s*\n?(.*)$", re.DOTALL
+)
 _NOTE = re.compile(r"\n+Note: The user's next message may contain .*$", re.DOTALL)
 
 
@@ -207,13 +221,13 @@ def failures_of(node: Node, correction: str | None, *, tests_failed: bool = Fals
         text = clean(error).strip()
         if CANCELLED.match(text):
             continue
-        if text.startswith(REJECTION):
+        if rejected(text):
             match = _USER_SAID.search(text)
             hint = _NOTE.sub("", match[1]).strip() if match else ""
             source = "user_rejection" if hint else "user_correction" if correction else None
             failure = Failure("user_rejection", hint or correction, source, position)
             ranked.append((0, failure))
-        elif _EXITED.match(text):
+        elif text.startswith(EXIT_CODE) or call.tool == "Bash" != call.name:
             kind = "failing_tests" if tests_failed and _runs_tests(call) else "exit_code"
             ranked.append((1, Failure(kind, text, "exit_code", position)))
         else:
@@ -313,7 +327,7 @@ def _own_outcome(node: Node) -> Outcome:
         text = ""
         if call.failed and not CANCELLED.match(text := call.error or ""):
             failed = True
-            corrected = corrected or text.startswith(REJECTION)
+            corrected = corrected or rejected(text)
         if call.tool != "Bash" or not call.answered:
             continue
         if not _TEST_HINT.search(call.contents.get(call.piece)):

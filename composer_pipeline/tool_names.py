@@ -25,7 +25,8 @@ _NAMES = {
     "Grep": "grep grep_search search_file_content",
     "Glob": "glob find",
     "LS": "ls list list_directory",
-    "Task": "task spawn_agent invoke_agent",
+    "Task": "task invoke_agent spawn_agent multi_agent_v1.spawn_agent multi_agent_v2.spawn_agent"
+    " collaboration.spawn_agent",
     "TodoWrite": "todowrite write_todos update_plan",
     "WebFetch": "webfetch web_fetch",
     "WebSearch": "websearch web_search google_web_search",
@@ -127,7 +128,8 @@ _DOCUMENT = re.compile(
 def _of_shell(args: Arguments, given: Mapping[str, Any]) -> Iterator[ToolCall]:
     """Yield the command and the edits of the patches that it applies."""
     command = args.get("command")
-    folder = str(given.get("workdir") or given.get("dir_path") or "")
+    folders = (given.get(key) for key in ("workdir", "working_directory", "dir_path"))
+    folder = next((str(folder) for folder in folders if folder), "")
     if isinstance(command, list):
         words = [str(word) for word in command]
         if words[:1] in (["apply_patch"], ["applypatch"]):
@@ -265,22 +267,22 @@ def _section(step: ToolCall, old: str, new: str) -> str:
 
 # -- results -------------------------------------------------------------------------
 
-_CODE = r"(?P<code>-?\d{1,9})"
-#: What stands before and behind a command's output.
+_CODE = r"(-?\d{1,9})"
+#: What agents put before and behind a command's output; each group is an exit code.
 _BEFORE = re.compile(
-    rf"(?:(?:Chunk ID|Wall time|Original token count|Total output lines|Command|Directory): .*\n"
-    rf"|Process running with session ID .*\n|(?:Process exited with code|Exit code:) {_CODE}\n"
-    rf"|<returncode>{_CODE.replace('code', 'tag')}</returncode>\n)*(?:Output:(?: |\n)|<output>\n)?"
+    r"(?:<untrusted_context>\n)?(?:Process running with session ID .*\n"
+    r"|(?:Chunk ID|Wall time|Original token count|Total output lines|Command|Directory): .*\n"
+    rf"|Process exited with code {_CODE}\n|Exit code: {_CODE}\n(?=Wall time)"
+    rf"|<returncode>{_CODE}</returncode>\n)*(?:Output:(?: |\n)|<output>\n)?"
 )
 _BEHIND = re.compile(
     rf"(?:(?:\A|\n+)(?:Error: \(none\)|(?:Signal|Background PIDs|Process Group PGID): .*"
-    rf"|Exit Code: (?:{_CODE}|\(none\))|</output>|\[(?:Python|Current) .*\]"
-    rf"|Command exited with code {_CODE.replace('code', 'pi')}"
-    rf"|<(?:shellId: \S+ completed|exited) with exit code {_CODE.replace('code', 'copilot')}>"
-    rf"|\[(?:Command finished|The command completed) with exit code"
-    rf" {_CODE.replace('code', 'hands')}\.?\]))+\s*\Z"
+    rf"|Exit Code: (?:{_CODE}|\(none\))|</output>|</untrusted_context>"
+    rf"|Command exited with code {_CODE}|<(?:shellId: \S+ completed|exited) with exit code {_CODE}>"
+    rf"|\[(?:Command finished|The command completed) with exit code {_CODE}\.?\]"
+    rf"|\[(?:Python|Current) .*\]))+\s*\Z"
 )
-_NUMBERED = re.compile(r"^ *(\d+)(?:: |\. )", re.MULTILINE)
+_NUMBERED = re.compile(r"(\d+)(?:: |\. )(.*)")
 _CONTENT = re.compile(r"<content>\n(.*?)(?:\n\n\([^\n]*\))?\n</content>", re.DOTALL)
 #: How agents say that they show a part of a file.
 _PART = re.compile(
@@ -295,10 +297,7 @@ def translate_result(call: ToolCall, text: str) -> str:
     tool = TOOLS.get(call.name)
     if tool == "Bash":
         return _of_command(text)
-    if tool == "Read" or call.name in VARIOUS:
-        (step, *_) = translate(call)
-        return _with_numbers(call.name, step.arguments, text) if step.name == "Read" else text
-    return text
+    return _with_numbers(translate(call)[0].arguments, text) if tool == "Read" else text
 
 
 def _of_command(text: str) -> str:
@@ -308,10 +307,10 @@ def _of_command(text: str) -> str:
     codes = [str(code)] if isinstance(code, int) else []
     if before := _BEFORE.match(text):
         text = text[before.end() :]
-        codes += filter(None, before.groupdict().values())
+        codes += filter(None, before.groups())
     if behind := _BEHIND.search(text):
         text = text[: behind.start()]
-        codes += filter(None, behind.groupdict().values())
+        codes += filter(None, behind.groups())
     code = next((code for code in codes if code != "0"), None)
     return f"Exit code {code}\n{text}" if code else text
 
@@ -328,15 +327,15 @@ def _in_json(text: str) -> tuple[Any, str]:
     return (code, output) if isinstance(code, int) and isinstance(output, str) else (None, text)
 
 
-def _with_numbers(name: str, args: Mapping[str, Any], text: str) -> str:
-    if content := _CONTENT.search(text):
-        text = content[1]
-    elif name in ("read", "read_file"):  # they show the text alone
-        first = args.get("offset")
-        lines = _PART.sub("", text).removesuffix("\n").split("\n")
-        numbers = range(first if isinstance(first, int) else 1, 1 << 31)
-        return "\n".join(f"{n}\t{line}" for n, line in zip(numbers, lines, strict=False))
-    return _NUMBERED.sub(r"\1\t", text)
+def _with_numbers(args: Mapping[str, Any], text: str) -> str:
+    first = args.get("offset")
+    first = first if isinstance(first, int) else 1
+    content = _CONTENT.search(text)
+    lines = _PART.sub("", content[1] if content else text).removesuffix("\n").split("\n")
+    found = [_NUMBERED.fullmatch(line) for line in lines]
+    if all(m and int(m[1]) == number for number, m in enumerate(found, first)):
+        lines = [m[2] for m in found if m]
+    return "\n".join(f"{number}\t{line}" for number, line in enumerate(lines, first))
 
 
 #: Lines of this length are shown cut off.

@@ -19,12 +19,14 @@ Facts = dict[str, Any]
 
 #: How each agent says that the user did not allow a call, or stopped it.
 _REJECTED = re.compile(
-    r"\A(?:The user doesn't want to|The user rejected (?:permission to use |)this "
-    r"|The tool execution was denied by the user|\[Operation Cancelled\]"
-    r"|(?:Command was|Operation) cancelled by user|Tool execution aborted$"
+    r"\A(?:The user doesn't want to|The user rejected (?:permission to use )?this "
+    r"|The tool execution was denied by the user|Tool \S+ was canceled by the user"
+    r"|\[Operation Cancelled\]|(?:Command was|Operation) cancelled by user|Tool execution aborted$"
+    r"|The execution of this tool, or a previous tool was interrupted|Blocked by user$"
     r"|(?:Wall time: .*\n)?aborted by user(?: after [\d.]+s)?$"
     r"|(?:exec command|patch|apply_patch) rejected by user)"
-    r"|Rejected\(\W{0,3}rejected by user|^(?:Command|Operation) aborted\Z",
+    r"|Rejected\(\W{0,3}rejected by user|^(?:Command|Operation) aborted\Z"
+    r"|^<shell_metadata>\nUser aborted the command",
     re.MULTILINE,
 )
 EXIT_CODE = "Exit code "

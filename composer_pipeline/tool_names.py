@@ -232,13 +232,12 @@ def with_change(call: ToolCall, old: str, new: str) -> Arguments | None:
         old: what it replaces; of a Write it does not count.
         new: what it puts there, or the whole file.
     """
-    (step,) = translate(call)
     given = dict(call.arguments)
     values = {"old_string": old, "new_string": new, "content": new}
     if (call.name in _PATCHES or TOOLS.get(call.name) == "Bash") and (patch := _patch_in(given)):
-        section = _section(step, old, new)
-        changed = _WHOLE_PATCH.sub(lambda _: section, patch)
-        return {k: changed if v == patch else v for k, v in given.items()}
+        section = _section(patch, old, new)
+        changed, found = _WHOLE_PATCH.subn(lambda _: section, patch)
+        return {k: changed if v == patch else v for k, v in given.items()} if found else None
     own = given
     if isinstance(listed := given.get("edits"), list) and len(listed) == 1:
         own = dict(listed[0])
@@ -249,20 +248,19 @@ def with_change(call: ToolCall, old: str, new: str) -> Arguments | None:
     return given if keys else None
 
 
-def _section(step: ToolCall, old: str, new: str) -> str:
-    """Return a patch that makes one change."""
-    before, after = ([] if step.name == "Write" else old.split("\n")), new.split("\n")
-    lines: list[str] = []
+def _section(patch: str, old: str, new: str) -> str:
+    """Return a patch of the same one file with another change."""
+    (what, path), *_ = _SECTION.findall(patch)
+    before, after = old.split("\n"), new.split("\n")
+    if what == "Add":
+        before, after = [], new.removesuffix("\n").split("\n")
+    lines = [f"*** {what} File: {path}", *(["@@"] if what == "Update" else [])]
     for tag, a, b, c, d in SequenceMatcher(None, before, after, False).get_opcodes():
         if tag == "equal":
             lines += [f" {line}" for line in before[a:b]]
         else:
             lines += [f"-{line}" for line in before[a:b]] + [f"+{line}" for line in after[c:d]]
-    if step.name == "Write":
-        lines = lines[:-1] if new.endswith("\n") else lines
-    what = "Add File" if step.name == "Write" else "Update File"
-    head = [f"*** {what}: {step.arguments['file_path']}", *(["@@"] if what[0] == "U" else [])]
-    return "\n".join(["*** Begin Patch", *head, *lines, "*** End Patch"])
+    return "\n".join(["*** Begin Patch", *lines, "*** End Patch"])
 
 
 # -- results -------------------------------------------------------------------------
@@ -276,12 +274,15 @@ _BEFORE = re.compile(
     rf"|<returncode>{_CODE}</returncode>\n)*(?:Output:(?: |\n)|<output>\n)?"
 )
 _BEHIND = re.compile(
-    rf"(?:(?:\A|\n+)(?:Error: \(none\)|(?:Signal|Background PIDs|Process Group PGID): .*"
+    rf"(?:(?:\A|\n)(?:Error: \(none\)|(?:Signal|Background PIDs|Process Group PGID): .*"
     rf"|Exit Code: (?:{_CODE}|\(none\))|</output>|</untrusted_context>"
     rf"|Command exited with code {_CODE}|<(?:shellId: \S+ completed|exited) with exit code {_CODE}>"
     rf"|\[(?:Command finished|The command completed) with exit code {_CODE}\.?\]"
     rf"|\[(?:Python|Current) .*\]))+\s*\Z"
 )
+#: As far from the end as what stands behind an output may begin, in characters.
+_TAIL = 2000
+_OBJECT = re.compile(r"\{\s*\"(?:output|returncode)\"")
 _NUMBERED = re.compile(r"(\d+)(?:: |\. )(.*)")
 _CONTENT = re.compile(r"<content>\n(.*?)(?:\n\n\([^\n]*\))?\n</content>", re.DOTALL)
 #: How agents say that they show a part of a file.
@@ -292,24 +293,26 @@ _PART = re.compile(
 )
 
 
-def translate_result(call: ToolCall, text: str) -> str:
+def translate_result(call: ToolCall, text: str, *, failed: bool = False) -> str:
     """Return a result as Claude Code shows it: an exit code comes first, lines have numbers."""
     tool = TOOLS.get(call.name)
     if tool == "Bash":
         return _of_command(text)
-    return _with_numbers(translate(call)[0].arguments, text) if tool == "Read" else text
+    if tool == "Read" and not failed:
+        return _with_numbers(translate(call)[0].arguments, text)
+    return text
 
 
 def _of_command(text: str) -> str:
     code: Any = None
-    if text.startswith("{"):
+    if _OBJECT.match(text):
         code, text = _in_json(text)
     codes = [str(code)] if isinstance(code, int) else []
     if before := _BEFORE.match(text):
         text = text[before.end() :]
         codes += filter(None, before.groups())
-    if behind := _BEHIND.search(text):
-        text = text[: behind.start()]
+    if behind := _BEHIND.search(text, max(0, len(text) - _TAIL)):
+        text = text[: behind.start()].removesuffix("\n")
         codes += filter(None, behind.groups())
     code = next((code for code in codes if code != "0"), None)
     return f"Exit code {code}\n{text}" if code else text
@@ -319,7 +322,7 @@ def _in_json(text: str) -> tuple[Any, str]:
     """Return the exit code and the output of a result that is an object."""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None, text
     meta = value.get("metadata")
     code = meta.get("exit_code") if isinstance(meta, dict) else value.get("returncode")

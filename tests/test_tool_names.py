@@ -3,12 +3,20 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.preferences.actions.canonical import call_mutates, canonical, class_of
 from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.actions.shell_parse import Place
-from composer_pipeline.tool_names import read_text, translate, translate_result, with_change
+from composer_pipeline.tool_names import (
+    TOOLS,
+    read_text,
+    translate,
+    translate_result,
+    with_change,
+)
 
 PATCH = """*** Begin Patch
 *** Add File: new.py
@@ -52,11 +60,11 @@ SCRIPT = (
 )
 
 
-def steps(name: str, given: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(step.name, step.arguments) for step in translate(ToolCall(name, given))]
+def steps(name: str, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(step.name, step.arguments) for step in translate(ToolCall(name, arguments))]
 
 
-@pytest.mark.parametrize(("name", "given", "expected"), [
+@pytest.mark.parametrize(("name", "arguments", "expected"), [
     # Codex
     ("shell", {"command": ["bash", "-lc", "ls"], "workdir": "/w"}, IN_W),
     ("shell", {"command": ["git", "commit", "-m", "a b"]},
@@ -114,8 +122,8 @@ def steps(name: str, given: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     ("shell", {"command": None}, [("Bash", {"command": None})]),
     ("edit", {"path": 1, "edits": ["x", None]}, [("MultiEdit", {"file_path": 1, "edits": []})]),
 ])  # fmt: skip
-def test_a_call_is_said_in_claude_codes_terms(name, given, expected):
-    assert steps(name, given) == expected
+def test_a_call_is_said_in_claude_codes_terms(name, arguments, expected):
+    assert steps(name, arguments) == expected
 
 
 @pytest.mark.parametrize("text", [
@@ -142,7 +150,7 @@ def test_what_a_command_prints_is_no_exit_code(text):
     assert translate_result(ToolCall("bash", {}), text) == "Exit code: 1\nx"
 
 
-@pytest.mark.parametrize(("name", "given", "result", "text"), [
+@pytest.mark.parametrize(("name", "arguments", "result", "text"), [
     ("read", {"path": "a"}, "1. x\n\ny\n", "1. x\n\ny\n"),
     ("read", {"path": "a"}, "x\n\n[9 more lines in file. Use offset=2 to continue.]", None),
     ("read", {"path": "a", "offset": 2}, "x\n", None),
@@ -151,11 +159,11 @@ def test_what_a_command_prints_is_no_exit_code(text):
     ("read_file", {"file_path": "a"}, "x\ny\n", "x\ny\n"),
     ("view", {"path": "a"}, "1. x\n2. y", "x\ny\n"),
 ])  # fmt: skip
-def test_a_file_that_was_read_is_known(name, given, result, text):
-    assert read_text(ToolCall(name, given), result) == text
+def test_a_file_that_was_read_is_known(name, arguments, result, text):
+    assert read_text(ToolCall(name, arguments), result) == text
 
 
-@pytest.mark.parametrize(("name", "given", "changed"), [
+@pytest.mark.parametrize(("name", "arguments", "changed"), [
     ("edit", {"path": "a", "edits": [{"oldText": "1", "newText": "2"}]},
      {"path": "a", "edits": [{"oldText": "o\n", "newText": "n\n"}]}),
     ("edit", {"filePath": "a", "oldString": "1", "newString": "2"},
@@ -166,8 +174,8 @@ def test_a_file_that_was_read_is_known(name, given, result, text):
     ("apply_patch", {"input": "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** End Patch\n"},
      {"input": "*** Begin Patch\n*** Update File: a\n@@\n-o\n+n\n \n*** End Patch\n"}),
 ])  # fmt: skip
-def test_a_mended_edit_has_the_form_of_its_agent(name, given, changed):
-    assert with_change(ToolCall(name, given), "o\n", "n\n") == changed
+def test_a_mended_edit_has_the_form_of_its_agent(name, arguments, changed):
+    assert with_change(ToolCall(name, arguments), "o\n", "n\n") == changed
 
 
 def update(path: str, hunk: str) -> dict[str, str]:
@@ -190,12 +198,12 @@ CONTEXT = ActionContext(Place("/w"), {"/w/a.py": "one\ntwo\nthree\n"})
     ("view", {"path": "/w/a.py"}, {"path": "/w/a.py", "view_range": [1, 20]}, "L1"),
 ])  # fmt: skip
 def test_two_calls_of_one_agent_agree_as_claude_codes_would(name, a, b, expected):
-    one, other = (Action("", (ToolCall(name, given),)) for given in (a, b))
+    one, other = (Action("", (ToolCall(name, arguments),)) for arguments in (a, b))
     assert level(one, other, CONTEXT).level.label == expected
     assert (canonical(one, CONTEXT.place) == canonical(other, CONTEXT.place)) is (expected == "L0")
 
 
-@pytest.mark.parametrize(("name", "given", "kind", "changes"), [
+@pytest.mark.parametrize(("name", "arguments", "kind", "changes"), [
     ("exec_command", {"cmd": "git status"}, "run", False),
     ("shell", {"command": ["bash", "-lc", "rm -r build"]}, "run", True),
     ("apply_patch", {"input": PATCH}, "edit", True),
@@ -204,5 +212,21 @@ def test_two_calls_of_one_agent_agree_as_claude_codes_would(name, a, b, expected
     ("grep_search", {"pattern": "a"}, "search", False),
     ("think", {"thought": "so"}, "think", False),
 ])  # fmt: skip
-def test_class_and_effect(name, given, kind, changes):
-    assert (class_of(name), call_mutates(ToolCall(name, given))) == (kind, changes)
+def test_class_and_effect(name, arguments, kind, changes):
+    assert (class_of(name), call_mutates(ToolCall(name, arguments))) == (kind, changes)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(), st.sampled_from([PATCH, SCRIPT, "view"]),
+    st.lists(st.one_of(st.integers(), st.text(), st.just({"oldText": 1})), max_size=3),
+)  # fmt: skip
+KEYS = ["path", "command", "cmd", "input", "edits", "view_range", "offset", "end_line", "workdir"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(sorted(TOOLS)), st.dictionaries(st.sampled_from(KEYS), VALUES), st.text())
+def test_no_arguments_and_no_result_are_fatal(name, arguments, text):
+    call = ToolCall(name, arguments)
+    assert all(isinstance(step, ToolCall) for step in translate(call))
+    assert isinstance(translate_result(call, text), str)
+    canonical(Action("", (call,)), Place("/w"))

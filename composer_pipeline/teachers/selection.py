@@ -28,7 +28,7 @@ from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.teachers.questions import BYTES_PER_TOKEN
 from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, draw, sampled
 from composer_pipeline.teachers.value import TROUBLE, PairModel, features, prompt_bytes
-from composer_pipeline.tool_names import translate
+from composer_pipeline.tool_names import TOOLS, translate
 
 _TODO_TOOLS = frozenset({"TodoWrite", "TaskCreate", "TaskUpdate"})
 #: A text of at most so many characters that asks nothing is a confirmation.
@@ -64,7 +64,7 @@ def _rule(state: TraceState, wanted: frozenset[SkipRule]) -> SkipRule | None:
         text = state.action.text
         short = len(text) <= _CONFIRMATION_CHARS and "?" not in text
         return "confirmation" if "confirmation" in wanted and short else None
-    if "todo" in wanted and all(call.name in _TODO_TOOLS for call in calls):
+    if "todo" in wanted and all(TOOLS.get(call.name, call.name) in _TODO_TOOLS for call in calls):
         return "todo"
     if "named_read" in wanted and len(calls) == 1 and _reads_a_named_file(state, calls[0]):
         return "named_read"

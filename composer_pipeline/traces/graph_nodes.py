@@ -96,7 +96,9 @@ class Call(Part, gc=False, kw_only=True):
 
     def _shown(self, piece: int) -> str:
         text = str(self.contents.load(piece))
-        return translate_result(self.own, text) if self.name in TOOLS else text
+        if self.name not in TOOLS:
+            return text
+        return translate_result(self.own, text, failed=self.failed)
 
     def take(self, result: Part) -> None:
         """Note a result; the first one counts, and the first one that is an error."""

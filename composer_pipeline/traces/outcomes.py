@@ -176,7 +176,8 @@ WHOLE_ACTION = -1
 
 #: A call that was not made because one beside it failed: not a mistake.
 CANCELLED = re.compile(
-    r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
+    r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call"
+    r"|No result provided$|aborted$)"
 )
 _ERROR_TAG = re.compile(r"^<tool_use_error>(.*?)(?:</tool_use_error>)?$", re.DOTALL)
 _USER_SAID = re.compile(

@@ -79,10 +79,11 @@ class SourceFile:
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open the raw, decompressed bytes; raise UnreadableFile."""
-        if self.member is not None:
+        given = self.member.lines() if self.member is not None else _whole(self.file)
+        if given is not None:
             try:
-                yield io.BufferedReader(_Stream(self.member.lines()), 1 << 20)
-            except InputError as error:
+                yield io.BufferedReader(_Stream(given), 1 << 20)
+            except (InputError, OSError, zstandard.ZstdError) as error:
                 raise UnreadableFile(str(error)) from error
             return
         try:
@@ -178,6 +179,14 @@ def _members(whole: SourceFile) -> Iterator[SourceFile]:
             yield replace(whole, shown=shown, path=path, mtime_ns=changed, size=0, member=member)
     except InputError as error:
         yield replace(whole, member=Member("", 0, partial(_refused, str(error))))
+
+
+def _whole(file: Path) -> Iterator[bytes] | None:
+    """Return the lines of a file that continues another one, with those; else ``None``."""
+    if not file.name.endswith(LINES):
+        return None
+    found = (source.whole(file) for source in sources())
+    return next((lines for lines in found if lines is not None), None)
 
 
 def _refused(why: str) -> Iterator[bytes]:

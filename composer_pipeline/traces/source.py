@@ -75,6 +75,10 @@ class TraceSource(Protocol):
         """
         return None
 
+    def whole(self, file: Path) -> Iterator[bytes] | None:
+        """Return the lines to archive of a file that continues another one; else ``None``."""
+        return None
+
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         """Yield records in file order and count into ``stats``; nothing is fatal.
 
@@ -287,9 +291,9 @@ class Conversation:
         given = {"type": "prompt_snapshot", "systemPrompt": system, "tools": tools}
         return self._record("attachment", {"attachment": msgspec.Raw(encode(given))})
 
-    def interrupt(self) -> Record:
-        """Return the note that the user stopped the agent."""
-        return self.user("[Request interrupted by user]")
+    def interrupt(self, text: str = "[Request interrupted by user]") -> Record:
+        """Return the note that the user stopped the agent; ``text`` is what the model saw of it."""
+        return self.user(text, interrupted=True)
 
     def compaction(self) -> Record:
         """Begin a new context: what comes next has no record before it."""

@@ -26,7 +26,7 @@ _NAMES = {
     "Glob": "glob find",
     "LS": "ls list list_directory",
     "Task": "task invoke_agent spawn_agent multi_agent_v1.spawn_agent multi_agent_v2.spawn_agent"
-    " collaboration.spawn_agent",
+    " collaboration.spawn_agent agents.spawn_agent",
     "TodoWrite": "todowrite write_todos update_plan",
     "WebFetch": "webfetch web_fetch",
     "WebSearch": "websearch web_search google_web_search",
@@ -296,14 +296,16 @@ _PART = re.compile(
 def translate_result(call: ToolCall, text: str, *, failed: bool = False) -> str:
     """Return a result as Claude Code shows it: an exit code comes first, lines have numbers."""
     tool = TOOLS.get(call.name)
-    if tool == "Bash":
-        return _of_command(text)
+    if tool == "Bash" or call.name in _PATCHES:
+        code, text = _of_command(text)
+        return f"Exit code {code}\n{text}" if code and tool == "Bash" else text
     if tool == "Read" and not failed:
         return _with_numbers(translate(call)[0].arguments, text)
     return text
 
 
-def _of_command(text: str) -> str:
+def _of_command(text: str) -> tuple[str | None, str]:
+    """Return the exit code, if it is told and not 0, and the output."""
     code: Any = None
     if _OBJECT.match(text):
         code, text = _in_json(text)
@@ -314,8 +316,7 @@ def _of_command(text: str) -> str:
     if behind := _BEHIND.search(text, max(0, len(text) - _TAIL)):
         text = text[: behind.start()].removesuffix("\n")
         codes += filter(None, behind.groups())
-    code = next((code for code in codes if code != "0"), None)
-    return f"Exit code {code}\n{text}" if code else text
+    return next((code for code in codes if code != "0"), None), text
 
 
 def _in_json(text: str) -> tuple[Any, str]:

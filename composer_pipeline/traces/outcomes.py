@@ -24,7 +24,7 @@ _REJECTED = re.compile(
     r"|\[Operation Cancelled\]|(?:Command was|Operation) cancelled by user|Tool execution aborted$"
     r"|The execution of this tool, or a previous tool was interrupted|Blocked by user$"
     r"|(?:Wall time: .*\n)?aborted by user(?: after [\d.]+s)?$"
-    r"|(?:exec command|patch|apply_patch) rejected by user)"
+    r"|(?:exec command|patch|apply_patch) rejected by user|user (?:rejected|cancelled) MCP tool)"
     r"|Rejected\(\W{0,3}rejected by user|^(?:Command|Operation) aborted\Z"
     r"|^<shell_metadata>\nUser aborted the command",
     re.MULTILINE,
@@ -230,14 +230,16 @@ def failures_of(node: Node, correction: str | None, *, tests_failed: bool = Fals
             source = "user_rejection" if hint else "user_correction" if correction else None
             failure = Failure("user_rejection", hint or correction, source, position)
             ranked.append((0, failure))
-        elif text.startswith(EXIT_CODE) or call.tool == "Bash" != call.name:
+            continue
+        tool = call.tool
+        if tool not in EDITS and (text.startswith(EXIT_CODE) or tool == "Bash" != call.name):
             kind = "failing_tests" if tests_failed and _runs_tests(call) else "exit_code"
             ranked.append((1, Failure(kind, text, "exit_code", position)))
         else:
             tagged = _ERROR_TAG.match(text)
             hint = tagged[1].strip() if tagged else text
             source = "tool_error" if hint else None
-            kind = "failed_edit" if call.tool in EDITS else "tool_error"
+            kind = "failed_edit" if tool in EDITS else "tool_error"
             ranked.append((2, Failure(kind, hint or None, source, position)))
     if correction and not ranked:
         ranked.append((0, Failure("user_correction", correction, "user_correction", WHOLE_ACTION)))

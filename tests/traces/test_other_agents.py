@@ -1,12 +1,17 @@
 """Labels of sessions of other agents: what failed, what the tests said, whose edit it was."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.edits import Author, Edits
 from composer_pipeline.traces.fixups import fixup
 from composer_pipeline.traces.graph_nodes import Node
+from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.outcomes import Failure, Outcome, failures_of, outcomes
 from composer_pipeline.traces.records import LineStats
 from composer_pipeline.traces.source import Conversation, call_block, result_block
@@ -153,3 +158,35 @@ def test_a_subagent_is_known_by_its_prompt():
     count = ("task", {"prompt": "Count."}, "2", False)
     graph, _, _ = session(count, ("multi_agent_v1.spawn_agent", {"message": "Sum."}, "3", False))
     assert graph.agent_calls() == {"Count.": "c0", "Sum.": "c1"}
+
+
+def test_a_rollout_of_codex_has_labels(lake: Lake, tmp_path: Path) -> None:
+    """Figures of Codex sessions were empty: no failure and no test result was seen."""
+    told = [
+        ("exec_command", {"cmd": "ls x"}, header(2, "ls: x: no such file")),
+        ("exec_command", {"cmd": "pytest -q"}, header(1, BAD)),
+        ("apply_patch", PATCH, "apply_patch verification failed: Failed to find expected lines"),
+        ("exec_command", {"cmd": "pytest -q"}, header(0, "3 passed in 0.1s")),
+    ]
+    items: list[tuple[str, dict[str, Any]]] = [
+        ("session_meta", {"id": "0199aaaa-0000-7000-8000-000000000002", "cwd": "/w"}),
+        ("response_item", {"type": "message", "role": "user",
+                           "content": [{"type": "input_text", "text": "Make the tests pass."}]}),
+    ]  # fmt: skip
+    for number, (name, given, output) in enumerate(told):
+        kind = "custom_tool_call" if name == "apply_patch" else "function_call"
+        made = {"input": given} if name == "apply_patch" else {"arguments": json.dumps(given)}
+        about = {"type": kind, "call_id": f"c{number}"}
+        items.append(("response_item", {**about, "name": name, **made}))
+        items.append(("response_item", {**about, "type": f"{kind}_output", "output": output}))
+    lines = [
+        json.dumps({"timestamp": f"2026-11-16T08:00:{at:02d}.000Z", "type": kind, "payload": item})
+        for at, (kind, item) in enumerate(items)
+    ]
+    (tmp_path / "rollout-x.jsonl").write_text("\n".join(lines) + "\n")
+    ingest(lake, [tmp_path])
+    states = sorted(load_states(lake), key=lambda state: state.n_messages)
+    assert [(state.error_kind, state.tests_passed) for state in states] == [
+        ("exit_code", None), ("failing_tests", False), ("failed_edit", None), (None, True),
+    ]  # fmt: skip
+    assert states[0].hint == "Exit code 2\nls: x: no such file"

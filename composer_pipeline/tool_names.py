@@ -18,7 +18,7 @@ Arguments = dict[str, Any]
 
 _NAMES = {
     "Bash": "bash shell local_shell shell_command exec_command write_stdin exec functions.exec"
-    " run_shell_command execute_bash terminal bash_command swe_agent_action",
+    " run_shell_command execute_bash terminal bash_command swe_agent_action powershell Shell",
     "Read": "read read_file view view_image",
     "Edit": "edit replace apply_patch patch str_replace_editor file_editor",
     "Write": "write write_file create",

@@ -141,7 +141,7 @@ def test_a_rollout_becomes_states(lake: Lake, tmp_path: Path) -> None:
     assert (first.error_kind, first.hint_call, first.hint) == (
         "exit_code", 1, "Exit code 1\nno such till",
     )  # fmt: skip
-    assert (shell.error_kind, shell.hint_source) == ("exit_code", "exit_code")
+    assert (shell.error_kind, shell.hint_source) == ("failing_tests", "exit_code")
     assert (first.model, first.version, first.cwd) == ("gpt-test", "0.65.0", "/home/user/shop")
     assert (first.input_tokens, first.output_tokens) == (900, 40)
     assert first.system == "You are Codex."

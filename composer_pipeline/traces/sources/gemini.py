@@ -52,6 +52,11 @@ _FAILED = re.compile(
     r"|\A(?:<untrusted_context>\n)?Command was (?:automatically )?cancelled ",
     re.MULTILINE,
 )
+#: How the result of a call begins that the user refused or stopped.
+_STOPPED = re.compile(
+    r"(?:<untrusted_context>\n)?(?:\[Operation Cancelled\]|Command was cancelled by user"
+    r'|Tool "\S+" was canceled by the user)'
+)
 
 
 class _Turn(NamedTuple):
@@ -278,17 +283,20 @@ class _Session:
                 fidelity="repaired" if message["id"] in self._lost else None,
             )
         elif turn.blocks:
-            yield self._user(turn, copied)
+            yield from self._user(turn, copied)
         self._told.append((turn, conv.last))
 
-    def _user(self, turn: _Turn, copied: bool) -> Record:
+    def _user(self, turn: _Turn, copied: bool) -> Iterator[Record]:
         text = str(turn.blocks[0].get("text") or "")
         if text.startswith("<session_context>") and (found := _FOLDER.search(text)):
             self.conv.cwd = self.conv.cwd or found[1] or found[2]
-        if copied and "<state_snapshot>" in text:
-            return self.conv.user(turn.blocks, is_compact_summary=True)
         added = text.startswith(_ADDED) or text == "Please continue."
-        return self.conv.user(turn.blocks, is_meta=added or None)
+        before, at = self._told[-1] if self._told else (turn, None)
+        stopped = any(_STOPPED.match(str(block.get("content"))) for block in before.blocks)
+        if stopped and text and not added and not copied:
+            yield from self.conv.stopped(at, turn.blocks)
+        summary = copied and "<state_snapshot>" in text
+        yield self.conv.user(turn.blocks, is_meta=added or None, is_compact_summary=summary or None)
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How fast each trace source reads its logs, against `orjson.loads` on the same lines (CPU seconds).
+"""How fast each trace source reads its logs, next to `orjson.loads` on the same lines (CPU time).
 
     python benchmarks/sources.py [--megabytes N]
 

@@ -295,10 +295,35 @@ class Conversation:
         """Return the note that the user stopped the agent; ``text`` is what the model saw of it."""
         return self.user(text, interrupted=True)
 
-    def compaction(self) -> Record:
-        """Begin a new context: what comes next has no record before it."""
+    def stopped(self, after: str | None, content: Blocks) -> Iterator[Record]:
+        """Yield, beside the path, that the user stopped the agent after a record and said this.
+
+        For agents whose model does not see that it was stopped; the prompt itself comes next.
+        """
+        here, self.last = self.last, after
+        yield self.interrupt()
+        yield self.user(content)
+        self.last = here
+
+    def compaction(self, kept: Sequence[str] = (), below: str = "") -> Record:
+        """Begin a new context: what comes next has no record before it.
+
+        Args:
+            kept: uuids of records that stay in the context, in their order.
+            below: uuid of the record of the new context that they come after.
+        """
         self.last = None
-        return self._record("system", {"subtype": "compact_boundary"})
+        fields: dict[str, Any] = {"subtype": "compact_boundary"}
+        if kept:
+            metadata = {"preservedMessages": {"anchorUuid": below, "uuids": list(kept)}}
+            fields["compact_metadata"] = msgspec.Raw(encode(metadata))
+        return self._record("system", fields)
+
+    def cleared(self, call_ids: Iterable[str]) -> Record:
+        """Return the note that from here on the results of these calls are not shown any more."""
+        metadata = msgspec.Raw(encode({"compactedToolIds": list(call_ids)}))
+        fields = {"subtype": "microcompact_boundary", "microcompact_metadata": metadata}
+        return self._record("system", fields)
 
     def unknown(self, kind: Any) -> None:
         """Count something that this reader does not know."""

@@ -74,7 +74,7 @@ _EXIT_CODE = re.compile(
 _METADATA = re.compile(r'"metadata": ?\{"exit_code": ?(-?\d+)\b')
 # How the answers begin that Codex gives in place of a tool, and those of a script that failed.
 _FAILED = re.compile(
-    r"(?:Wall time: .*\n)?(?:Script failed|apply_patch verification failed|err: "
+    r"(?:Wall time: .*\n)?(?:Script failed|apply_patch verification failed|aborted by user|err: "
     r"|(?:patch|exec command) rejected by user|user (?:rejected|cancelled) MCP tool call"
     r"|unsupported (?:custom tool )?call: |failed to parse |exec_command failed|write_stdin failed"
     r"|tool call error: |execution error: |failed in sandbox|Rejected\(|unable to )"
@@ -176,7 +176,7 @@ class Rollout:
         conversation = self.conversation
         if self._blocks:
             for call_id in self._open:  # so Codex answers for a call that never ended
-                yield conversation.user([result_block(call_id, "aborted")])
+                yield conversation.user([result_block(call_id, "aborted", failed=True)])
             blocks, self._blocks = self._blocks, []
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             spoken = "\0".join(str(block.get("text")) for block in blocks)

@@ -166,7 +166,7 @@ SCRIPT = [{"type": "input_text", "text": "Script failed\nWall time 0.1 seconds\n
         (True, "failed to parse function arguments: missing field `cmd`"),
         (True, {"content": "no", "success": False}),
         (True, SCRIPT),
-        (False, "Wall time: 3.0 seconds\naborted by user"),
+        (True, "Wall time: 3.0 seconds\naborted by user"),
         (False, "a log that says apply_patch verification failed"),
     ],
 )

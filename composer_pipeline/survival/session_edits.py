@@ -15,7 +15,13 @@ import orjson
 
 from composer_pipeline.actions import ToolCall
 from composer_pipeline.tool_names import EDITS, translate
-from composer_pipeline.traces.records import LineStats, decode_any, parse_time
+from composer_pipeline.traces.records import (
+    LineStats,
+    decode_any,
+    message_of,
+    parse_time,
+    plain_content,
+)
 from composer_pipeline.traces.source import ClaudeCode, source_of
 
 #: A line is followed from this many bytes on, if so many of them are letters or digits.
@@ -196,8 +202,9 @@ def _original(about: Any) -> str | None:
 def _record_items(records: Iterable[Any]) -> Iterator[_Item]:
     """Yield the items of another source's records."""
     for record in records:
-        message = decode_any(record.message)
-        given = {"type": record.type, "message": message, "timestamp": record.timestamp,
+        message = message_of(record)
+        body = {"id": message.id, "content": plain_content(message)} if message else None
+        given = {"type": record.type, "message": body, "timestamp": record.timestamp,
                  "cwd": record.cwd, "isMeta": record.is_meta}  # fmt: skip
         yield from _items_of(given)
 

@@ -74,7 +74,7 @@ _EXIT_CODE = re.compile(
 _METADATA = re.compile(r'"metadata": ?\{"exit_code": ?(-?\d+)\b')
 # How the answers begin that Codex gives in place of a tool, and those of a script that failed.
 _FAILED = re.compile(
-    r"(?:Wall time: .*\n)?(?:Script failed|apply_patch verification failed|err: "
+    r"(?:Wall time: .*\n)?(?:Script failed|apply_patch verification failed|aborted by user|err: "
     r"|(?:patch|exec command) rejected by user|user (?:rejected|cancelled) MCP tool call"
     r"|unsupported (?:custom tool )?call: |failed to parse |exec_command failed|write_stdin failed"
     r"|tool call error: |execution error: |failed in sandbox|Rejected\(|unable to )"
@@ -176,7 +176,7 @@ class Rollout:
         conversation = self.conversation
         if self._blocks:
             for call_id in self._open:  # so Codex answers for a call that never ended
-                yield conversation.user([result_block(call_id, "aborted")])
+                yield conversation.user([result_block(call_id, "aborted", failed=True)])
             blocks, self._blocks = self._blocks, []
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             spoken = "\0".join(str(block.get("text")) for block in blocks)
@@ -339,7 +339,7 @@ class Rollout:
             yield from self._boundary(kind, item)
         elif kind in _ENCRYPTED:
             yield from self.flush()
-            self._fidelity = "compacted_encrypted"
+            self._forget(item)
         elif kind not in _SILENT_ITEMS:
             self.conversation.unknown(f"response_item/{kind}")
 
@@ -414,16 +414,19 @@ class Rollout:
 
     # -- compactions ---------------------------------------------------------------------
 
+    def _forget(self, item: Item) -> None:
+        if item.get("encrypted_content"):
+            self._fidelity = "compacted_encrypted"
+
     def _compacted(self, payload: Item) -> Iterator[Record]:
         """Start anew with what the replacement keeps, and the summary."""
         summary = text_or_none(payload.get("message")) or ""
-        spoken = [block.get("text", "") for block in self._blocks]
-        if self._results or not all(text and text in summary for text in spoken):
-            yield from self.flush()
-        self._blocks = []  # an answer that is the summary has no recorded prompt
+        if len(self._blocks) == 1 and summary.endswith(self._blocks[0].get("text", "\0")):
+            self._blocks = []  # the response that made the summary; its prompt is not recorded
+        yield from self.flush()
         self._before_context, self._open = None, {}
         kept = payload.get("replacement_history")
-        # Codex itself adds the first prompts to a summary alone.
+        # Older files name the summary alone; the prompts that Codex kept too are not told.
         self._fidelity = None if isinstance(kept, list) else "repaired"
         yield self.conversation.compaction()
         if isinstance(kept, list):
@@ -437,7 +440,7 @@ class Rollout:
         """Yield an item that a compaction keeps: no prompt, and no state."""
         kind, blocks = text_or_none(item.get("type")), _blocks_of(item.get("content"))
         if kind in _ENCRYPTED:
-            self._fidelity = "compacted_encrypted"
+            self._forget(item)
         elif kind in _OUTPUTS:
             yield self.conversation.user([self._output_of(item)])
         elif kind in _CALLS or item.get("role") == "assistant":

@@ -13,12 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.load import load_states
+from composer_pipeline.traces.ingest import ingest
 
 from agents_drive import AGENTS, SECRET, Agent, Call, Reply, Server, Unreachable
 
@@ -84,15 +89,6 @@ def failing(agent: Agent) -> None:
 def interrupted(agent: Agent) -> None:
     agent.prompt("Wait a little.", Reply("I wait.", [run("sleep 30")]), stop=True)
     agent.prompt("Go on.", Reply("I go on."), resume=True)
-
-
-LIVE: dict[str, type[Live]] = {
-    "pi": PiLive,
-    "codex": CodexLive,
-    "opencode": OpenCodeLive,
-    "gemini": GeminiLive,
-    "copilot": AcpLive,
-}
 
 
 def compaction(agent: Agent) -> None:
@@ -161,6 +157,190 @@ SCENARIOS = [plain, resume, parallel, secret, failing, interrupted, compaction, 
 SCENARIOS += [denied, stopped, subagent]
 
 
+# -- the comparison ------------------------------------------------------------------------
+
+#: Calls of the scripts that must be error turns; of tests and removals, the first.
+FAILS = ("exit 3", "exit 4", "a * b", "unittest", "rm notes", "sleep 30")
+Item = tuple[str, ...]
+
+
+def heard(body: dict[str, Any]) -> tuple[str, list[Item]]:
+    """Read a request: its system prompt, and its texts, calls and results in order."""
+    if "contents" in body:
+        system = "".join(part["text"] for part in body["systemInstruction"]["parts"])
+        items = [item for content in body["contents"] for item in gemini_items(content)]
+        return system, items
+    messages = body.get("messages") or body["input"]
+    system = body.get("instructions") or ""
+    if not system and messages[0]["role"] in ("system", "developer"):
+        system, messages = text_of(messages[0]["content"]), messages[1:]
+    return system, [item for message in messages for item in message_items(message)]
+
+
+def text_of(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part.get("text") or f"({part['type']})" for part in content)
+    return content or ""
+
+
+def gemini_items(content: dict[str, Any]) -> list[Item]:
+    found: list[Item] = []
+    for part in content["parts"]:
+        if part.get("thought"):
+            continue
+        if "functionCall" in part:
+            found.append(called(part["functionCall"]["name"], part["functionCall"]["args"]))
+        elif "functionResponse" in part:
+            given = part["functionResponse"]["response"]
+            shown = next(iter(given.values())) if len(given) == 1 else json.dumps(given)
+            found.append(("result", shown))
+        elif part.get("text"):
+            found.append(("assistant" if content["role"] == "model" else "user", part["text"]))
+    return found
+
+
+def called(name: str, arguments: Any) -> Item:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            arguments = {"input": arguments}
+    return ("call", name.rpartition(".")[2], json.dumps(arguments, sort_keys=True))
+
+
+def message_items(message: dict[str, Any]) -> list[Item]:
+    """Read a message of chat completions or an item of Responses."""
+    kind = message.get("type", "message")
+    if kind.endswith("_output"):
+        shown = message["output"] if "output" in message else json.dumps(message["tools"])
+        return [("result", text_of(shown))]
+    if kind.endswith("_call"):
+        given = message.get("arguments", message.get("input"))
+        return [called(message.get("name") or kind.removesuffix("_call"), given)]
+    if kind != "message":
+        return [] if kind == "reasoning" else [("user", f"({kind})")]
+    if message["role"] == "tool":
+        return [("result", text_of(message["content"]))]
+    role = "assistant" if message["role"] == "assistant" else "user"
+    shown = text_of(message["content"])
+    found: list[Item] = [(role, shown)] if shown else []
+    for call in message.get("tool_calls") or []:
+        found.append(called(call["function"]["name"], call["function"]["arguments"]))
+    return found
+
+
+def seen(messages: list[Any]) -> list[Item]:
+    """Read the prefix of a state."""
+    found: list[Item] = []
+    for message in messages:
+        for block in message["content"]:
+            if block["type"] == "text":
+                found.append((message["role"], block["text"]))
+            elif block["type"] == "tool_use":
+                found.append(called(block["name"], block["input"]))
+            else:
+                found.append(("result", text_of(block["content"])))
+    return found
+
+
+def normal(items: list[Item]) -> list[Item]:
+    """Join adjacent texts of one role, and make secrets and white space at ends the same."""
+    found: list[Item] = []
+    for item in items:
+        item = tuple(re.sub(rf"{SECRET}|\[SECRET_\w+\]", "[SECRET]", part) for part in item)
+        if found and len(item) == 2 and item[0] == found[-1][0] != "result":
+            item = (item[0], f"{found.pop()[1]}\n{item[1]}")
+        found.append(item)
+    return [(*item[:-1], item[-1].strip()) for item in found]
+
+
+def difference(request: list[Item], state: list[Item]) -> str:
+    """Return the first difference in one line; empty if there is none."""
+    for at in range(max(len(request), len(state))):
+        left, right = (items[at] if at < len(items) else ("nothing",) for items in (request, state))
+        if left != right:
+            where = next((i for i, (a, b) in enumerate(zip(left[-1], right[-1])) if a != b), 0)
+            where = max(0, where - 30)
+            cut = [(*item[:-1], item[-1][where : where + 110]) for item in (left, right)]
+            return f"item {at} of {len(request)}: the request has {cut[0]}, the state {cut[1]}"
+    return ""
+
+
+def check(folder: Path) -> list[Any]:
+    """Compare the states of one recorded scenario with its requests; return a row."""
+    requests, answers = (
+        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("requests", "answers")
+    )
+    with tempfile.TemporaryDirectory() as at:
+        lake = Lake(at)
+        ingest(lake, [folder / "home"])
+        states = list(load_states(lake))
+        left = str(lake.rows("messages")).count(SECRET) + str(states).count(SECRET)
+        unknown = [row["unknown_types"] for row in lake.rows("sessions")]
+    notes = [f"{left} secrets left in the lake"] if left else []
+    notes += [f"unknown: {each}" for each in unknown if each not in (None, "{}")]
+    open_answers = [n for n, answer in enumerate(answers) if answer["kind"] != "side"]
+    open_answers = [n for n in open_answers if not answers[n]["error"]]
+    total, same, equal, systems, errors, expected = len(open_answers), 0, 0, 0, 0, 0
+    once: set[str] = set()
+    failing = set()
+    for number in open_answers:
+        given = json.dumps(answers[number]["calls"])
+        for mark in FAILS:
+            first = mark not in once or mark.startswith("exit")
+            if mark in given and first and (mark != "rm notes" or folder.name == "denied"):
+                once.add(mark)
+                failing.add(number)
+    for state in sorted(states, key=lambda state: (state.ts or 0, state.n_messages)):
+        action = state.action
+        made = normal([("assistant", action.text)] if action.text else [])
+        made += normal([called(call.name, call.arguments) for call in action.tool_calls])
+        prefix = normal(seen(state.messages))
+        fits = [n for n in open_answers if answer_items(answers[n]) == made]
+        if not fits:
+            notes.append(f"no answer is {str(made)[:200]}")
+            continue
+        found = {n: difference(normal(heard(requests[n])[1]), prefix) for n in fits}
+        number = min(fits, key=lambda n: (bool(found[n]), n))
+        open_answers.remove(number)
+        equal += 1
+        same += not found[number]
+        systems += state.system is not None and normal(
+            [("system", state.system)]
+        ) == normal([("system", heard(requests[number])[0])])
+        if found[number]:
+            notes.append(f"request {number} ({state.fidelity}): {found[number]}")
+        errors += state.error_kind is not None and number in failing
+        if (state.error_kind is not None) != (number in failing):
+            notes.append(f"request {number}: error_kind {state.error_kind}, {made[-1][-1][:60]}")
+    notes += [f"request {n}: no state; {str(answers[n])[:150]}" for n in open_answers]
+    row = [len(requests), total, len(states), same, equal, systems, f"{errors}/{len(failing)}"]
+    return [*row, notes]
+
+
+def answer_items(answer: dict[str, Any]) -> list[Item]:
+    """Return what the model answered, as the items of an action."""
+    text: list[Item] = [("assistant", answer["text"])] if answer["text"] else []
+    return normal(text) + normal([called(*call) for call in answer["calls"]])
+
+
+def compare(out: Path, only: set[str]) -> None:
+    """Print a table of all recorded scenarios."""
+    names = "requests answers states prefixes actions systems errors".split()
+    print(f"{'agent':9} {'scenario':12}" + "".join(f"{name:>9}" for name in names))
+    for file in sorted(out.glob("*/*/requests.jsonl")):
+        agent, scenario = file.parts[-3:-1]
+        if only <= {agent, scenario}:
+            *row, notes = check(file.parent)
+            print(f"{agent:9} {scenario:12}" + "".join(f"{value!s:>9}" for value in row))
+            for note in notes:
+                print(f"    {note}")
+
+
+# -- the recordings ------------------------------------------------------------------------
+
+
 def programs(folder: Path) -> dict[str, Path]:
     """Return where each agent's program is."""
     found = {file.name: file for file in folder.glob("*/node_modules/.bin/*")}
@@ -220,15 +400,16 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare what is there")
     given = parser.parse_args()
     only = set(filter(None, given.only.split(",")))
+    if given.check:
+        compare(given.out, only)
+        return
     at = programs(given.agents)
     for kind in AGENTS:
         if kind.name not in at:
             print(f"{kind.name}: not installed in {given.agents}")
             continue
         for scenario in SCENARIOS:
-            if not only or {kind.name, scenario.__name__} <= only or (
-                len(only) == 1 and only & {kind.name, scenario.__name__}
-            ):
+            if only <= {kind.name, scenario.__name__}:
                 record(at[kind.name], kind, scenario, given.out)
 
 

@@ -860,4 +860,12 @@ class OpenCodeLive(Live):
         given = {"messageID": self.last_prompt()}
         self.session = self.ask(f"/session/{self.session}/fork", **given)["id"]
 
+LIVE: dict[str, type[Live]] = {
+    "pi": PiLive,
+    "codex": CodexLive,
+    "opencode": OpenCodeLive,
+    "gemini": GeminiLive,
+    "copilot": AcpLive,
+}
+
 AGENTS: list[type[Agent]] = [Pi, Codex, OpenCode, Gemini, Copilot]

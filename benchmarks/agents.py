@@ -52,7 +52,7 @@ def plain(agent: Agent) -> None:
         Reply("", [run("ls")]),
         Reply("", [run("echo broken >&2; exit 3")]),
         Reply("The tests first.", [run(TESTS)]),
-        Reply("", [edit("    return a * b", FIX)], "A guess."),
+        Reply("", [edit("    return nothing like it", FIX)], "A guess."),
         Reply("", [edit(BUG, FIX)]),
         Reply("Again the tests.", [run(TESTS)]),
         Reply("add is right now."),
@@ -160,7 +160,7 @@ SCENARIOS += [denied, stopped, subagent]
 # -- the comparison ------------------------------------------------------------------------
 
 #: Calls of the scripts that must be error turns; of tests and removals, the first.
-FAILS = ("exit 3", "exit 4", "a * b", "unittest", "rm notes", "sleep 30")
+FAILS = ("exit 3", "exit 4", "nothing like it", "unittest", "rm notes", "sleep 30")
 Item = tuple[str, ...]
 
 
@@ -171,6 +171,7 @@ def heard(body: dict[str, Any]) -> tuple[str, list[Item]]:
         items = [item for content in body["contents"] for item in gemini_items(content)]
         return system, items
     messages = body.get("messages") or body["input"]
+    messages = [each for each in messages if each.get("type") != "additional_tools"]
     system = body.get("instructions") or ""
     if not system and messages[0]["role"] in ("system", "developer"):
         system, messages = text_of(messages[0]["content"]), messages[1:]
@@ -217,8 +218,11 @@ def message_items(message: dict[str, Any]) -> list[Item]:
     if kind.endswith("_call"):
         given = message.get("arguments", message.get("input"))
         return [called(message.get("name") or kind.removesuffix("_call"), given)]
-    if kind != "message":
-        return [] if kind == "reasoning" else [("user", f"({kind})")]
+    if kind in ("reasoning", "compaction", "configuration_update"):
+        return []  # nothing that anybody can read
+    if kind == "agent_message":
+        return [("user", text_of(message["content"]))]
+    assert kind == "message", kind
     if message["role"] == "tool":
         return [("result", text_of(message["content"]))]
     role = "assistant" if message["role"] == "assistant" else "user"
@@ -244,14 +248,14 @@ def seen(messages: list[Any]) -> list[Item]:
 
 
 def normal(items: list[Item]) -> list[Item]:
-    """Join adjacent texts of one role, and make secrets and white space at ends the same."""
+    """Join adjacent texts of one role; secrets, blank lines and white space at ends do not count."""
     found: list[Item] = []
     for item in items:
         item = tuple(re.sub(rf"{SECRET}|\[SECRET_\w+\]", "[SECRET]", part) for part in item)
         if found and len(item) == 2 and item[0] == found[-1][0] != "result":
             item = (item[0], f"{found.pop()[1]}\n{item[1]}")
         found.append(item)
-    return [(*item[:-1], item[-1].strip()) for item in found]
+    return [(*item[:-1], re.sub(r"\n{2,}", "\n", item[-1].strip())) for item in found]
 
 
 def difference(request: list[Item], state: list[Item]) -> str:
@@ -289,7 +293,7 @@ def check(folder: Path) -> list[Any]:
         given = json.dumps(answers[number]["calls"])
         for mark in FAILS:
             first = mark not in once or mark.startswith("exit")
-            if mark in given and first and (mark != "rm notes" or folder.name == "denied"):
+            if mark in given and first and (mark != "rm notes" or folder.name in ("denied", "terminal")):
                 once.add(mark)
                 failing.add(number)
     for state in sorted(states, key=lambda state: (state.ts or 0, state.n_messages)):
@@ -328,14 +332,18 @@ def answer_items(answer: dict[str, Any]) -> list[Item]:
 def compare(out: Path, only: set[str]) -> None:
     """Print a table of all recorded scenarios."""
     names = "requests answers states prefixes actions systems errors".split()
-    print(f"{'agent':9} {'scenario':12}" + "".join(f"{name:>9}" for name in names))
+    print(f"{'agent':13}{'scenario':12}" + "".join(f"{name:>9}" for name in names))
     for file in sorted(out.glob("*/*/requests.jsonl")):
         agent, scenario = file.parts[-3:-1]
         if only <= {agent, scenario}:
             *row, notes = check(file.parent)
-            print(f"{agent:9} {scenario:12}" + "".join(f"{value!s:>9}" for value in row))
+            print(f"{agent:13}{scenario:12}" + "".join(f"{value!s:>9}" for value in row))
+            kinds: dict[str, list[str]] = {}
             for note in notes:
-                print(f"    {note}")
+                kinds.setdefault(re.sub(r"\d+", "", note), []).append(note)
+            for alike in kinds.values():
+                more = f" (and {len(alike) - 1} like it)" if alike[1:] else ""
+                print(f"    {alike[0]}{more}")
 
 
 # -- the recordings ------------------------------------------------------------------------

@@ -170,6 +170,8 @@ def responses(
             items.append({"type": "custom_tool_call", "input": arguments, **item})
         else:
             items.append({"type": "function_call", "arguments": json.dumps(arguments), **item})
+    if body["input"][-1].get("type") == "compaction_trigger":
+        items = [{"type": "compaction", "id": f"cmp_{number}", "encrypted_content": "sealed"}]
     usage = {"input_tokens": reply.tokens, "output_tokens": 20, "total_tokens": reply.tokens + 20}
     whole = {"id": f"resp_{number}", "object": "response", "status": "completed", "usage": usage}
     stream: list[Any] = [{"type": "response.created", "response": {"id": f"resp_{number}"}}]
@@ -257,6 +259,7 @@ class Unreachable(Exception):
 
 #: What agents ask for a summary with, the tools still in the request.
 SUMMARISE = "CONTEXT CHECKPOINT COMPACTION|a new <state_snapshot>|Tools are unavailable in this"
+SUMMARISE += "|compaction_trigger"
 
 
 class Agent:
@@ -307,9 +310,10 @@ class Agent:
     def kind(self, path: str, body: dict[str, Any]) -> str:
         """Return ``main``, ``sub`` or ``side`` (a title, a summary)."""
         last = (body.get("messages") or body.get("input") or body["contents"])[-1]
-        if not body.get("tools") or re.search(SUMMARISE, json.dumps(last)):
+        no_tools = "input" not in body and not body.get("tools")
+        if no_tools or re.search(SUMMARISE, json.dumps(last)):
             return "side"
-        return "sub" if re.search(r'"(text|content)": "[^"]{0,300}SUBTASK', json.dumps(body)) else "main"
+        return "sub" if re.search(r'"(text|content|encrypted_content)": "[^"]{0,300}SUBTASK', json.dumps(body)) else "main"
 
     def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
         """Return the agent's name and arguments of a neutral call."""
@@ -426,13 +430,14 @@ class Codex(Agent):
     program = "codex"
     data = (".codex/sessions", ".codex/archived_sessions")
     full = 9000
+    model, provider = "gpt-5.5", "standin"
 
     def configure(self) -> None:
         self.write(
             ".codex/config.toml",
-            'model = "gpt-5.5"\nmodel_provider = "standin"\n'
+            f'model = "{self.model}"\nmodel_provider = "standin"\n'
             "check_for_update_on_startup = false\nmodel_auto_compact_token_limit = 8000\n[analytics]\nenabled = false\n"
-            f'[model_providers.standin]\nname = "standin"\nbase_url = "{self.url}/v1"\n'
+            f'[model_providers.standin]\nname = "{self.provider}"\nbase_url = "{self.url}/v1"\n'
             'wire_api = "responses"\nenv_key = "STANDIN_KEY"\nrequest_max_retries = 1\n'
             "stream_max_retries = 1\n[features]\nenable_request_compression = false\n"
             f'[projects."{self.work}"]\ntrust_level = "trusted"\n',
@@ -462,6 +467,26 @@ class Codex(Agent):
             ("tool_search", {"query": "spawn_agent wait_agent"}),
             ("multi_agent_v1.spawn_agent", {"message": task}),
             ("multi_agent_v1.wait_agent", {"targets": ["{agent_id}"], "timeout_ms": 20000}),
+        ]
+
+
+class CodexNewest(Codex):
+    """Codex with a model of this year: tools in JavaScript, compactions that only OpenAI reads."""
+
+    name = "codex-newest"
+    model, provider = "gpt-6.2-sol", "OpenAI"
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        name, arguments = super().tool(kind, given)
+        if name in ("exec_command", "apply_patch"):
+            return "exec", f"text(await tools.{name}({json.dumps(arguments)}))"
+        return name, arguments
+
+    def delegate(self, task: str) -> list[Call]:
+        given = {"task_name": "count", "message": task, "fork_turns": "none"}
+        return [
+            ("collaboration.spawn_agent", given),
+            ("collaboration.wait_agent", {"timeout_ms": 20000}),
         ]
 
 
@@ -863,9 +888,10 @@ class OpenCodeLive(Live):
 LIVE: dict[str, type[Live]] = {
     "pi": PiLive,
     "codex": CodexLive,
+    "codex-newest": CodexLive,
     "opencode": OpenCodeLive,
     "gemini": GeminiLive,
     "copilot": AcpLive,
 }
 
-AGENTS: list[type[Agent]] = [Pi, Codex, OpenCode, Gemini, Copilot]
+AGENTS: list[type[Agent]] = [Pi, Codex, CodexNewest, OpenCode, Gemini, Copilot]

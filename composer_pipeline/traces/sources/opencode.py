@@ -266,6 +266,11 @@ class _Session:
             self._cleared += due
             yield self.conv.cleared(call_id for _, call_id in due)
 
+    def removed(self, value: Any) -> None:
+        """Take that a result was removed: when, its call, and the message of that."""
+        if isinstance(value, list) and len(value) == 3:
+            self._pruned.append((number_of(value[0]), self._call_id(value[1], str(value[2]))))
+
     def _uuid(self, name: str, number: int) -> str:
         return f"{self.conv.session}:{name}:{number}"
 
@@ -470,5 +475,7 @@ class OpenCode(TraceSource):
                 yield session.begin(item_of(value["opencode"]))
             elif "info" in value:
                 yield from session.message(item_of(value["info"]), _items(value.get("parts")))
+            elif "removed" in value:
+                session.removed(value["removed"])
             else:
                 yield from session.entry(value.get("type"), item_of(value.get("data")))

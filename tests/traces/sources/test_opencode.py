@@ -435,10 +435,14 @@ def test_only_what_changed_is_read_again(lake: Lake, db: Database) -> None:
            json.dumps(done), waiting)  # fmt: skip
     third = harvest(lake, [db.file])
     assert (third.grown_files, third.unchanged_files) == (1, 1)
+    removed = "json_set(data, '$.state.time.compacted', ?), time_updated = ?"
+    db.run(f"UPDATE part SET data = {removed} WHERE data LIKE '%c1%'", BEGUN + 20000, BEGUN + 20000)
+    fourth = harvest(lake, [db.file])
+    assert (fourth.grown_files, fourth.unchanged_files) == (1, 1)
     again = harvest(lake, [db.file])
     assert (again.new_files, again.grown_files, again.unchanged_files) == (0, 0, 2)
     rows = {row["session_id"]: len(row["pieces"]) for row in lake.rows("raw_files")}
-    assert rows == {"ses_1": 3, "ses_2": 1}  # what is new was archived, and nothing twice
+    assert rows == {"ses_1": 4, "ses_2": 1}  # what is new was archived, and nothing twice
 
 
 def test_what_was_taken_back_stays_in_the_lake(lake: Lake, db: Database) -> None:
@@ -628,6 +632,7 @@ def test_a_wrong_type_is_never_fatal(info: Any, parts: Any, kind: str) -> None:
         {"info": role, "parts": [parts, {"type": "tool", "state": info}, *([parts] * 2)]},
         {"info": {"role": "user"}, "parts": parts},
         {"type": kind, "data": info},
+        {"removed": parts},
         {"type": kind, "data": {"content": [parts, info], "files": [info], "text": "x"}},
     ]
     data = b"\n".join(json.dumps(line).encode() for line in lines)

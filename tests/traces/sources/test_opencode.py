@@ -142,7 +142,8 @@ def text(value: str, **fields: Any) -> Part:
 
 def ran(call_id: str, tool: str, given: Any, output: str | None, /, **fields: Any) -> Part:
     status = fields.pop("status", "completed")
-    state = {"status": status, "input": given, STATUS.get(status, "output"): output, **fields}
+    shown = {STATUS.get(status, "output"): output}
+    state = {"status": status, "input": given, **shown, "time": {"start": 1, "end": 2}, **fields}
     return {"type": "tool", "callID": call_id, "tool": tool, "state": state}
 
 

@@ -105,10 +105,10 @@ class _Agent:
         if kind in _SEEN:
             yield from self._user(event, data, copy)
         elif kind == "session.compaction_complete":
-            if data.get("success") is True and (
-                summary := text_or_none(data.get("summaryContent"))
-            ):
-                yield from self._compaction(event, data, summary)
+            begun, self._checkpoint = self._checkpoint, None
+            summary = text_or_none(data.get("summaryContent"))
+            if data.get("success") is True and summary:
+                yield from self._compaction(event, data, summary, begun)
         else:  # session.context_cleared
             conv.last, self.context = None, []
             if first := text_or_none(data.get("initialMessage")):
@@ -198,13 +198,15 @@ class _Agent:
         for event in waiting:
             yield from self._other(event, _object(event.get("data")))
 
-    def _compaction(self, event: Item, data: Item, summary: str) -> Iterator[Record]:
+    def _compaction(
+        self, event: Item, data: Item, summary: str, begun: int | None
+    ) -> Iterator[Record]:
         """Begin anew with the summary and what came after the compaction had begun."""
         conv, context = self.conv, self.context
-        at = len(context) if self._checkpoint is None else self._checkpoint
+        at = len(context) if begun is None else begun
         while 0 < at < len(context) and context[at]["type"] == "tool.execution_complete":
             at -= 1  # results stay with their calls
-        self.context, self._checkpoint, self.fidelity = [], None, None
+        self.context, self.fidelity = [], None
         yield conv.compaction()
         text = _summary(data.get("trigger") == "manual", self._prompts, summary, self.skills)
         yield conv.user(text, is_compact_summary=True)

@@ -15,6 +15,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -87,8 +88,13 @@ def failing(agent: Agent) -> None:
 
 
 def interrupted(agent: Agent) -> None:
-    agent.prompt("Wait a little.", Reply("I wait.", [run("sleep 30")]), stop=True)
+    agent.prompt("Wait a little.", Reply("I wait.", [run("sleep 30")]), stop=signal.SIGINT)
     agent.prompt("Go on.", Reply("I go on."), resume=True)
+
+
+def killed(agent: Agent) -> None:
+    agent.prompt("Wait a little.", Reply("I wait.", [run("sleep 30")]), stop=signal.SIGKILL)
+    agent.prompt("Go on.", Reply("", [run("ls")]), Reply("I go on."), resume=True)
 
 
 def compaction(agent: Agent) -> None:
@@ -143,6 +149,24 @@ def stopped(agent: Agent) -> None:
         live.say("Go on.", Reply("", [run("ls")]), Reply("I go on."))
 
 
+def steered(agent: Agent) -> None:
+    with agent.live() as live:
+        live.say(
+            "Take your time.",
+            Reply("I do.", [run("sleep 2; echo slept")]),
+            Reply("", [read("notes.txt")]),
+            Reply("Alpha and beta."),
+            steer="Read the notes as well.",
+        )
+
+
+def shell(agent: Agent) -> None:
+    with agent.live() as live:
+        live.say("Look around.", Reply("", [run("ls")]), Reply("Four files."))
+        live.shell("echo by hand; false")
+        live.say("What did I do?", Reply("", [run("ls")]), Reply("A command by hand."))
+
+
 def subagent(agent: Agent) -> None:
     agent.server.sub_replies[:] = [
         Reply("I count.", [run("wc -l notes.txt")]), agent.report("The notes have two lines.")
@@ -154,7 +178,7 @@ def subagent(agent: Agent) -> None:
 
 
 SCENARIOS = [plain, resume, parallel, secret, failing, interrupted, compaction, full, back, fork]
-SCENARIOS += [denied, stopped, subagent]
+SCENARIOS += [denied, stopped, steered, shell, killed, subagent]
 
 
 # -- the comparison ------------------------------------------------------------------------

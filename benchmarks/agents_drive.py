@@ -344,19 +344,21 @@ class Agent:
             **options,
         )
 
-    def prompt(self, prompt: str, *replies: Reply, resume: bool = False, stop: bool = False) -> None:
-        """Run one headless call; ``stop`` interrupts it once the last reply is out."""
+    def prompt(self, prompt: str, *replies: Reply, resume: bool = False, stop: int = 0) -> None:
+        """Run one headless call; ``stop`` is a signal to send once the last reply is out."""
         self.server.replies[:] = replies
         process = self.start(self.arguments(prompt, resume), stdin=subprocess.DEVNULL)
+        out = "(it did not end in time)"
         try:
             if stop:
                 wait(lambda: not self.server.replies)
                 time.sleep(3)
-                os.killpg(process.pid, signal.SIGINT)
-            out, _ = process.communicate(timeout=120)
+                os.killpg(process.pid, stop)
+            out, _ = process.communicate(timeout=8 if stop else 120)
         except (subprocess.TimeoutExpired, TimeoutError):
+            pass
+        finally:
             end(process)
-            out = "(it did not end in time)"
         with (self.home / "stdout.txt").open("a") as log:
             log.write(f"{out}\n(exit code {process.returncode})\n")
 
@@ -698,13 +700,22 @@ class Live:
         return message["result"]
 
     def say(
-        self, prompt: str, *replies: Reply, allow: bool = True, stop: bool = False
+        self,
+        prompt: str,
+        *replies: Reply,
+        allow: bool = True,
+        stop: bool = False,
+        steer: str = "",
     ) -> None:
         """Prompt and wait for the end of the turn; ``stop`` interrupts its last call."""
         server = self.agent.server
         server.replies[:] = replies
         self.allow = allow
         self.begin(prompt)
+        if steer:
+            wait(lambda: len(server.replies) < len(replies))
+            time.sleep(0.5)
+            self.steer(steer)
         if stop:
             wait(lambda: not server.replies)
             time.sleep(2)
@@ -715,6 +726,14 @@ class Live:
         raise Unreachable("no command for it without a terminal")
 
     compact = back = fork = unreachable  # back: undo the last turn; fork: go on without it
+
+    def steer(self, prompt: str) -> None:
+        """Prompt while the agent works."""
+        self.unreachable()
+
+    def shell(self, command: str) -> None:
+        """Run a command of the user's own."""
+        self.unreachable()
 
 
 class PiLive(Live):
@@ -751,6 +770,13 @@ class PiLive(Live):
 
     def compact(self) -> None:
         self.ask("compact")
+
+    def steer(self, prompt: str) -> None:
+        self.ask("steer", message=prompt)
+
+    def shell(self, command: str) -> None:
+        self.ask("bash", command=command)
+        self.ask("set_thinking_level", level="high")
 
     def last_prompt(self) -> str:
         return str(self.ask("get_fork_messages")["messages"][-1]["entryId"])
@@ -790,6 +816,14 @@ class CodexLive(Live):
 
     def compact(self) -> None:
         self.ask("thread/compact/start", threadId=self.thread)
+        self.finish()
+
+    def steer(self, prompt: str) -> None:
+        given = {"threadId": self.thread, "expectedTurnId": self.turns[-1]}
+        self.ask("turn/steer", **given, input=[{"type": "text", "text": prompt}])
+
+    def shell(self, command: str) -> None:
+        self.ask("thread/shellCommand", threadId=self.thread, command=command)
         self.finish()
 
     def back(self) -> None:
@@ -873,6 +907,12 @@ class OpenCodeLive(Live):
 
     def compact(self) -> None:
         self.ask(f"/session/{self.session}/summarize", providerID="standin", modelID="stand-in")
+
+    def steer(self, prompt: str) -> None:
+        self.ask(f"/session/{self.session}/prompt_async", parts=[{"type": "text", "text": prompt}])
+
+    def shell(self, command: str) -> None:
+        self.ask(f"/session/{self.session}/shell", agent="build", command=command)
 
     def last_prompt(self) -> str:
         messages = self.ask(f"GET /session/{self.session}/message")

@@ -442,8 +442,9 @@ class OpenCode(TraceSource):
     endings = (".db", ".json")
 
     def folders(self) -> list[Path]:
-        """Return the folder of the database."""
-        return [home("XDG_DATA_HOME", ".local/share") / "opencode"]
+        """Return the databases; beside them are copies of the user's files."""
+        folder = home("XDG_DATA_HOME", ".local/share") / "opencode"
+        return sorted(folder.glob("opencode*.db")) or [folder / "opencode.db"]
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Return True for a SQLite database, its archived sessions, and an export."""

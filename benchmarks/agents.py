@@ -46,6 +46,7 @@ def read(path: str) -> Call:
 
 # -- the scenarios -------------------------------------------------------------------------
 
+
 def plain(agent: Agent) -> None:
     agent.prompt(
         "Fix calc.py and run its tests.",
@@ -169,7 +170,8 @@ def shell(agent: Agent) -> None:
 
 def subagent(agent: Agent) -> None:
     agent.server.sub_replies[:] = [
-        Reply("I count.", [run("wc -l notes.txt")]), agent.report("The notes have two lines.")
+        Reply("I count.", [run("wc -l notes.txt")]),
+        agent.report("The notes have two lines."),
     ]
     calls = agent.delegate("SUBTASK: count the lines of notes.txt.")
     agent.prompt(
@@ -317,7 +319,11 @@ def check(folder: Path) -> list[Any]:
         given = json.dumps(answers[number]["calls"])
         for mark in FAILS:
             first = mark not in once or mark.startswith("exit")
-            if mark in given and first and (mark != "rm notes" or folder.name in ("denied", "terminal")):
+            if (
+                mark in given
+                and first
+                and (mark != "rm notes" or folder.name in ("denied", "terminal"))
+            ):
                 once.add(mark)
                 failing.add(number)
     for state in sorted(states, key=lambda state: (state.ts or 0, state.n_messages)):
@@ -334,9 +340,9 @@ def check(folder: Path) -> list[Any]:
         open_answers.remove(number)
         equal += 1
         same += not found[number]
-        systems += state.system is not None and normal(
-            [("system", state.system)]
-        ) == normal([("system", heard(requests[number])[0])])
+        systems += state.system is not None and normal([("system", state.system)]) == normal(
+            [("system", heard(requests[number])[0])]
+        )
         if found[number]:
             notes.append(f"request {number} ({state.fidelity}): {found[number]}")
         errors += state.error_kind is not None and number in failing

@@ -141,15 +141,18 @@ def events(items: list[Any], *, named: bool = False) -> tuple[str, bytes]:
     return "text/event-stream", "".join(lines).encode()
 
 
-def responses(
-    reply: Reply, calls: Calls, body: dict[str, Any], number: int
-) -> tuple[str, bytes]:
+def responses(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> tuple[str, bytes]:
     """OpenAI's Responses, streamed."""
     items: list[dict[str, Any]] = []
     if reply.thinking:
         summary = [{"type": "summary_text", "text": reply.thinking}]
         items.append(
-            {"type": "reasoning", "id": f"rs_{number}", "summary": summary, "encrypted_content": "x"}
+            {
+                "type": "reasoning",
+                "id": f"rs_{number}",
+                "summary": summary,
+                "encrypted_content": "x",
+            }
         )
     if reply.text:
         content = [{"type": "output_text", "text": reply.text, "annotations": []}]
@@ -177,21 +180,25 @@ def responses(
     stream: list[Any] = [{"type": "response.created", "response": {"id": f"resp_{number}"}}]
     for index, item in enumerate(items):
         for step in ("added", "done"):
-            stream.append({"type": f"response.output_item.{step}", "output_index": index, "item": item})
+            stream.append(
+                {"type": f"response.output_item.{step}", "output_index": index, "item": item}
+            )
     stream.append({"type": "response.completed", "response": {**whole, "output": items}})
     return events(stream, named=True)
 
 
-def completions(
-    reply: Reply, calls: Calls, body: dict[str, Any], number: int
-) -> tuple[str, bytes]:
+def completions(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> tuple[str, bytes]:
     """OpenAI's chat completions, streamed or whole."""
     made = [
         {"index": index, "id": call_id, "type": "function"}
         | {"function": {"name": name, "arguments": json.dumps(arguments)}}
         for index, (call_id, name, arguments) in enumerate(calls)
     ]
-    usage = {"prompt_tokens": reply.tokens, "completion_tokens": 20, "total_tokens": reply.tokens + 20}
+    usage = {
+        "prompt_tokens": reply.tokens,
+        "completion_tokens": 20,
+        "total_tokens": reply.tokens + 20,
+    }
     base = {"id": f"chatcmpl-{number}", "created": int(time.time()), "model": body["model"]}
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.thinking:
@@ -313,7 +320,13 @@ class Agent:
         no_tools = "input" not in body and not body.get("tools")
         if no_tools or re.search(SUMMARISE, json.dumps(last)):
             return "side"
-        return "sub" if re.search(r'"(text|content|encrypted_content)": "[^"]{0,300}SUBTASK', json.dumps(body)) else "main"
+        return (
+            "sub"
+            if re.search(
+                r'"(text|content|encrypted_content)": "[^"]{0,300}SUBTASK', json.dumps(body)
+            )
+            else "main"
+        )
 
     def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
         """Return the agent's name and arguments of a neutral call."""
@@ -412,7 +425,9 @@ class Pi(Agent):
         )
         self.write(".pi/agent/extensions/rig.js", PI_EXTENSION)
         compaction = {"enabled": True, "reserveTokens": 4000, "keepRecentTokens": 300}
-        self.write(".pi/agent/settings.json", {"compaction": compaction, "retry": {"baseDelayMs": 10}})
+        self.write(
+            ".pi/agent/settings.json", {"compaction": compaction, "retry": {"baseDelayMs": 10}}
+        )
 
     def arguments(self, prompt: str, resume: bool) -> list[str]:
         model = ["--provider", "standin", "--model", "stand-in"]
@@ -924,6 +939,7 @@ class OpenCodeLive(Live):
     def fork(self) -> None:
         given = {"messageID": self.last_prompt()}
         self.session = self.ask(f"/session/{self.session}/fork", **given)["id"]
+
 
 LIVE: dict[str, type[Live]] = {
     "pi": PiLive,

@@ -34,7 +34,7 @@ CREATE INDEX part_session_idx ON part (session_id);
 START = 1_780_000_000_000
 #: Megabytes of the longest session; the others have an eighth.
 LONGEST = 64
-WORDS = [f"{a}{b}" for a in ("load", "till", "lamp", "cart", "price", "stock") for b in range(900)]
+WORDS = [f"{a}_{b}" for a in ("load", "till", "lamp", "cart", "price", "stock") for b in range(900)]
 
 CHILD = """
 import sys
@@ -52,9 +52,10 @@ def texts() -> Iterator[str]:
     """Yield outputs of commands, as long as real ones."""
     number = random.Random(0)
     while True:
-        count = int(min(4000, number.lognormvariate(6, 1.2)))
-        words = number.choices(WORDS, k=count)
-        yield "\n".join(" ".join(words[at : at + 12]) for at in range(0, count, 12)) or "ok"
+        count = int(min(600, number.lognormvariate(4, 1.2)))
+        a, b, c = (number.choices(WORDS, k=count) for _ in range(3))
+        lines = [f"{a[n]}/{b[n]}.py:{n}: {c[n]}({a[n]}) = {b[-n]}" for n in range(count)]
+        yield "\n".join(lines) or "ok"
 
 
 def fill(db: sqlite3.Connection, session: str, size: int, outputs: Iterator[str]) -> int:

@@ -13,8 +13,9 @@ another is marked ``is_copied_context``.
 ``ingest`` reads the files back to the same states, prefixes and actions. What is lost: the ids of
 calls; pictures and other blocks that are no text (``[image 1]``); the order of texts and calls in
 one message; what tells a prompt from context that the client adds in the user's role, and a summary
-from a prompt; responses that only thought (a correction after one falls to the state before); from
-where on a set of tools was recorded; characters of a tool's name that providers refuse.
+from a prompt; responses that only thought (a correction after one falls to the state before); that
+the user stopped an agent whose model is not told of it; from where on a set of tools was recorded;
+characters of a tool's name that providers refuse.
 """
 
 from collections import Counter

@@ -94,6 +94,7 @@ def _entries(lines: list[PathSteps]) -> list[Entry]:
     # By predecessor and step, and the first one of each step.
     tree: dict[tuple[str | None, str], _Written] = {}
     first: dict[str, _Written] = {}
+    summaries: set[str] = set()
     end: str | None = None
     for number, line in enumerate(lines):
         parent = None
@@ -106,12 +107,17 @@ def _entries(lines: list[PathSteps]) -> list[Entry]:
         ]
         while steps:
             step, key = steps.pop(0)
+            kept: list[_Written] | None = None
+            begins = line.kind == "continuation" and (None, key) not in tree
+            if parent is None and step.source == "user" and (begins or key in summaries):
+                summaries.add(key)
+                kept = _kept(steps, first)
+                steps = steps[len(kept) :]
+                key = _id("/".join([key, *(each.entry["id"] for each in kept)]))
             written = tree.get((parent, key))
             if written is None:
                 now = (step.state.ts if step.state else None) or now
-                if parent is None and line.kind == "continuation" and step.source == "user":
-                    kept = _kept(steps, first)
-                    steps = steps[len(kept) :]
+                if kept is not None:
                     made = [_compaction(step.text, key, kept, end)]
                 else:
                     made = _said(step, f"{parent}/{key}", parent, mark)
@@ -135,9 +141,9 @@ def _content(step: SessionStep, name: Any) -> str:
 def _kept(steps: list[tuple[SessionStep, str]], first: dict[str, _Written]) -> list[_Written]:
     """Return the steps after a summary that stand in the file already, one below the other."""
     kept: list[_Written] = []
-    for _, key in steps:
+    for step, key in steps:
         written = first.get(key)
-        if written is None or (kept and written.follows != kept[-1].last):
+        if written is None or step.state is not None or (kept and written.follows != kept[-1].last):
             break
         kept.append(written)
     return kept

@@ -11,6 +11,7 @@ from composer_pipeline.exporting.sessions import export_sessions
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 
 #: What a state keeps besides its prefix, and what is known of its outcome.
@@ -75,6 +76,15 @@ def compared(lake: Lake, again: Lake) -> dict[str, list[str]]:
 
 def test_sessions_come_back(lake: Lake, tmp_path: Path) -> None:
     assert compared(lake, read_back(lake, tmp_path)) == {}
+
+
+def test_an_export_adds_nothing_to_its_own_lake(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    ingest(lake, [sample_sessions_dir()])
+    before = [state.state_id for state in load_states(lake)]
+    export_sessions(lake, "atif", tmp_path / "out")
+    ingest(lake, [tmp_path / "out"])
+    assert sorted(state.state_id for state in load_states(lake)) == sorted(before)
 
 
 @pytest.mark.slow

@@ -214,8 +214,8 @@ class Rollout:
             self._model = text_or_none(payload.get("model")) or self._model
             self.conversation.cwd = text_or_none(payload.get("cwd")) or self.conversation.cwd
             self._turn_of(payload)
-        elif blocks := _blocks_of(payload.get("content")):  # another agent's message
-            yield self._prompt(blocks, is_meta=self.conversation.agent_id is None)
+        else:
+            yield from self._agent_message(payload.get("content"))
 
     def _meta(self, payload: Item) -> Iterator[Record]:
         conversation = self.conversation
@@ -336,7 +336,8 @@ class Rollout:
             yield from self.flush()
             yield from self._message(item)
         elif kind == "agent_message":
-            yield from self._boundary(kind, item)
+            yield from self.flush()
+            yield from self._agent_message(item.get("content"))
         elif kind in _ENCRYPTED:
             yield from self.flush()
             self._forget(item)
@@ -398,12 +399,23 @@ class Rollout:
         if item.get("role") == "user" and not _CONTEXT.match(text):
             yield self._prompt(blocks, is_meta=None)
             return
-        self._before_context = self._before_context or (self.conversation.last,)
+        if item.get("role") == "user" or text.lstrip().startswith("<"):
+            self._before_context = self._before_context or (self.conversation.last,)
+        else:
+            self._before_context = None  # a client's instructions stay
         if text.lstrip().startswith("<turn_aborted>"):
             self._interrupted = True
             yield self.conversation.interrupt(text)
         else:
             yield self.conversation.user(blocks, is_meta=True)
+
+    def _agent_message(self, content: Any) -> Iterator[Record]:
+        """Yield what another agent says: a subagent's prompt, else context that begins a turn."""
+        if blocks := _blocks_of(content):
+            yield self._prompt(blocks, is_meta=self.conversation.agent_id is None)
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict):
+                self._forget(part)
 
     def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Record:
         """Return what begins a turn; the context that Codex put before it goes with a rollback."""
@@ -415,6 +427,7 @@ class Rollout:
     # -- compactions ---------------------------------------------------------------------
 
     def _forget(self, item: Item) -> None:
+        """Note that nobody can read a part of the context, if it is encrypted."""
         if item.get("encrypted_content"):
             self._fidelity = "compacted_encrypted"
 
@@ -471,7 +484,7 @@ def _parent(meta: Item) -> str | None:
 # -- rollouts that begin inside another one ----------------------------------------------
 
 _ORDINAL = re.compile(rb'\{"timestamp":"[^"]*","ordinal":(\d+)')
-_THREAD = re.compile(r"[0-9a-f-]{36}")
+_THREAD = re.compile(r"[0-9a-f-]{36}")  # no name of a file may hold anything else
 
 
 def _lines(file: Path) -> Iterator[bytes]:
@@ -495,21 +508,20 @@ def _base_of(first: bytes) -> tuple[str, int, int] | None:
     return base["thread_id"], ordinal, offset
 
 
-def _with_base(file: Path, end: int | None = None) -> Iterator[bytes]:
-    """Yield the lines of a rollout below an ordinal; those it was forked from follow its first."""
-    for number, line in enumerate(_lines(file)):
-        if end is not None and number and _reaches(line, end):
-            return
+def _with_base(
+    file: Path, end: int | None = None, seen: frozenset[Path] = frozenset()
+) -> Iterator[bytes]:
+    """Yield the lines of a rollout up to a byte; those it was forked from follow its first."""
+    size, seen = 0, seen | {file}
+    for line in _lines(file):
         yield line
-        if not number and (base := _base_of(line)) is not None:
-            found = next((other for other in _rollouts(file, base[0]) if _holds(other, base)), None)
-            if found is not None and found != file:
-                yield from _with_base(found, base[1])
-
-
-def _reaches(line: bytes, end: int) -> bool:
-    found = _ORDINAL.match(line)
-    return found is None or int(found[1]) >= end
+        if not size and (base := _base_of(line)) is not None:
+            found = (other for other in _rollouts(file, base[0]) if _holds(other, base))
+            if (other := next(found, file)) not in seen:
+                yield from _with_base(other, base[2], seen)
+        size += len(line)
+        if size == end:
+            return
 
 
 def _rollouts(file: Path, thread: str) -> Iterator[Path]:
@@ -521,13 +533,14 @@ def _rollouts(file: Path, thread: str) -> Iterator[Path]:
 
 
 def _holds(file: Path, base: tuple[str, int, int]) -> bool:
-    """Return True if the lines of a rollout below an ordinal end at a byte."""
-    size = 0
+    """Return True if the line of a rollout that ends at a byte is the last one below an ordinal."""
+    _, ordinal, offset = base
     for line in _lines(file):
-        if size and _reaches(line, base[1]):
-            break
-        size += len(line)
-    return size == base[2]
+        offset -= len(line)
+        if offset <= 0:
+            found = _ORDINAL.match(line)
+            return not offset and found is not None and int(found[1]) == ordinal - 1
+    return False
 
 
 class Codex(TraceSource):

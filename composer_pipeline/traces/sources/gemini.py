@@ -4,7 +4,8 @@ A line is the session's fields, a message, ``$set`` (new values of fields; ``mes
 new history) or ``$rewindTo`` (the message that is removed, with all after it). A message that
 grows is written again under its id. Results stand in the call and, since 2026, in the user's
 message that the model was sent. A history that is not the beginning of the one before (a
-compaction, masked results, a session that was resumed) starts a new context.
+compaction, masked results, a session that was resumed) starts a new context. Where an editor runs
+the agent, one message gathers the calls of all responses, and a refused call is only answered.
 """
 
 import re
@@ -41,15 +42,20 @@ _MEDIA = frozenset({"inlineData", "fileData"})
 _ADDED = (
     "<session_context>", "<hook_context>", "Here is the user's editor context",
     "Here is a summary of changes in the user's editor context", "- **Workspace Directories:**",
-    "System: ", "[System: ", "Please continue.",
+    "System: Potential loop detected.", "[System: You previously ",
 )  # fmt: skip
 _FOLDER = re.compile(r"Workspace Directories:\*\*\n\s*- (.+)|in the directory: (.+)")
-#: What a command's output begins or ends with.
-_EXIT = re.compile(
+#: How the output of a failed command ends or begins.
+_FAILED = re.compile(
     r"^Exit Code: -?[1-9]\d*(?:\n(?:Signal|Background PIDs|Process Group PGID): .*)*"
-    r"(?:\n</untrusted_context>)?(?:\n\n|\n?\Z)"
+    r"(?:\n</untrusted_context>)?\s*(?:\Z|<hook_context>|\[System\])"
     r"|\A(?:<untrusted_context>\n)?Command was (?:automatically )?cancelled ",
     re.MULTILINE,
+)
+#: How the result of a call begins that the user refused or stopped.
+_STOPPED = re.compile(
+    r"(?:<untrusted_context>\n)?(?:\[Operation Cancelled\]|Command was cancelled by user"
+    r'|Tool "\S+" was canceled by the user)'
 )
 
 
@@ -227,7 +233,7 @@ class _Session:
         if isinstance(call, dict):
             yield call_block(str(call.get("id")), str(call.get("name") or ""), call.get("args"))
         elif isinstance(result, dict):
-            yield self._result(str(result.get("id")), result.get("response"), result.get("parts"))
+            yield self._result(result)
         elif isinstance(text := part.get("text"), str):
             yield text_block(text)
         elif part.keys() & _MEDIA:
@@ -245,17 +251,20 @@ class _Session:
             self._failed[name] = call.get("status") in ("error", "cancelled")
             result = call.get("result")
             if isinstance(result, str):
-                results[name] = self._result(name, {"output": result}, None)
+                results[name] = self._result({**call, "response": result})
             for block in self._blocks(result if isinstance(result, list) else None):
                 if block.get("tool_use_id") == name:
                     results[name] = block
         return made, results
 
-    def _result(self, name: str, response: Any, media: Any) -> PlainBlock:
+    def _result(self, result: dict[str, Any]) -> PlainBlock:
+        name, response, media = str(result.get("id")), result.get("response"), result.get("parts")
         given = response if isinstance(response, dict) else {"output": response}
         only = next(iter(given.values())) if len(given) == 1 else None
         text = only if isinstance(only, str) else encode(given).decode()
-        failed = self._failed.get(name, False) or "error" in given or bool(_EXIT.search(text))
+        failed = self._failed.get(name, False) or "error" in given
+        if result.get("name") == "run_shell_command":
+            failed = failed or _FAILED.search(text) is not None
         pictures = ["[image]"] * len(media) if isinstance(media, list) else []
         return result_block(name, "\n".join([text, *pictures]), failed=failed)
 
@@ -274,17 +283,20 @@ class _Session:
                 fidelity="repaired" if message["id"] in self._lost else None,
             )
         elif turn.blocks:
-            yield self._user(turn, copied)
+            yield from self._user(turn, copied)
         self._told.append((turn, conv.last))
 
-    def _user(self, turn: _Turn, copied: bool) -> Record:
+    def _user(self, turn: _Turn, copied: bool) -> Iterator[Record]:
         text = str(turn.blocks[0].get("text") or "")
         if text.startswith("<session_context>") and (found := _FOLDER.search(text)):
             self.conv.cwd = self.conv.cwd or found[1] or found[2]
-        if copied and "<state_snapshot>" in text:
-            return self.conv.user(turn.blocks, is_compact_summary=True)
-        meta = text.startswith(_ADDED) or None
-        return self.conv.user(turn.blocks, is_meta=meta)
+        added = text.startswith(_ADDED) or text == "Please continue."
+        before, at = self._told[-1] if self._told else (turn, None)
+        stopped = any(_STOPPED.match(str(block.get("content"))) for block in before.blocks)
+        if stopped and text and not added and not copied:
+            yield from self.conv.stopped(at, turn.blocks)
+        summary = copied and "<state_snapshot>" in text
+        yield self.conv.user(turn.blocks, is_meta=added or None, is_compact_summary=summary or None)
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

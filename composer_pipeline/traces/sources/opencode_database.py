@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def _changed(db: sqlite3.Connection, tables: list[str]) -> dict[str, int]:
     for table in messages + (["session_message"] if _has(db, _NEWER) else []):
         query = f"SELECT session_id, max(time_updated) FROM {table} GROUP BY 1"
         for name, time in db.execute(query):
-            changed[name] = max(changed.get(name, 0), number_of(time))
+            if isinstance(name, str):
+                changed[name] = max(changed.get(name, 0), number_of(time))
     for table in tables:
         for name, time in db.execute(f"SELECT id, time_updated FROM {table}"):
             if name in changed:
@@ -161,29 +163,46 @@ def _call_of(db: sqlite3.Connection, parent: str, child: str) -> str | None:
     return None
 
 
-def _messages(db: sqlite3.Connection, name: str) -> Iterator[tuple[Any, bool, Item]]:
-    """Yield the role of each message, whether it is complete, and its line."""
-    if _has(db, _NEWER):
-        query = "SELECT type, data FROM session_message WHERE session_id = ? ORDER BY seq"
-        found = False
-        for kind, text in db.execute(query, [name]):
-            found, data = True, _object(text)
-            yield (
-                kind,
-                bool(item_of(data.get("time")).get("completed")),
-                {"type": kind, "data": data},
-            )
-        if found:  # also those of the older generation that it took over
-            return
+#: The role of a message, whether it is complete, and its line.
+_Line = tuple[Any, bool, Item]
+
+
+def _messages(db: sqlite3.Connection, name: str) -> Iterator[_Line]:
+    """Yield the messages of a session, those of the older generation if it has no others."""
+    newer = _newer(db, name) if _has(db, _NEWER) else iter(())
+    first = next(newer, None)
+    yield from _older(db, name) if first is None else chain([first], newer)
+
+
+def _newer(db: sqlite3.Connection, name: str) -> Iterator[_Line]:
+    query = "SELECT type, data FROM session_message WHERE session_id = ? ORDER BY seq"
+    for kind, text in db.execute(query, [name]):
+        data = _object(text)
+        done = bool(item_of(data.get("time")).get("completed"))
+        yield kind, done, {"type": kind, "data": data}
+
+
+def _older(db: sqlite3.Connection, name: str) -> Iterator[_Line]:
+    """Yield messages with their parts; what happens to them later becomes lines of its own."""
     query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
     parts_of = "SELECT id, data FROM part WHERE message_id = ? ORDER BY id"
+    removed: list[tuple[int, str, str]] = []
     for message, text in db.execute(query, [name]):
-        info = {"id": message, **item_of(decode_any(str(text).encode()))}
+        info = {"id": message, **_object(text)}
         if isinstance(info.get("summary"), dict):
-            del info["summary"]  # of the changed files; it changes long after the message
+            del info["summary"]  # of the changed files
+        time = item_of(info.get("time"))
+        removed.sort()
+        while removed and removed[0][0] <= number_of(time.get("created")):
+            yield None, True, {"removed": removed.pop(0)}
         parts = [{"id": part, **_object(data)} for part, data in db.execute(parts_of, [message])]
-        done = bool(item_of(info.get("time")).get("completed"))
-        yield info.get("role"), done, {"info": info, "parts": parts}
+        for part in parts:
+            ran = item_of(item_of(part.get("state")).get("time"))
+            if when := number_of(ran.pop("compacted", 0)):
+                removed.append((when, str(part.get("callID")), message))
+        yield info.get("role"), bool(time.get("completed")), {"info": info, "parts": parts}
+    for item in sorted(removed):
+        yield None, True, {"removed": item}
 
 
 def sessions_of(file: Path) -> Iterator[Member] | None:

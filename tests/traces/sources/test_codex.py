@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
@@ -317,8 +318,10 @@ def based(fork: str, end: int, data: bytes) -> Rollout:
     return made
 
 
-@pytest.mark.parametrize("fork", [SESSION, LATER])
-def test_a_fork_has_the_lines_before_it(lake: Lake, tmp_path: Path, fork: str) -> None:
+@pytest.mark.parametrize(("fork", "packed"), [(SESSION, False), (LATER, True)])
+def test_a_fork_has_the_lines_before_it(
+    lake: Lake, tmp_path: Path, fork: str, packed: bool
+) -> None:
     """A rollback and a fork are new files that only name the one that they begin in."""
     first = Rollout()
     first.lines.clear()
@@ -327,7 +330,10 @@ def test_a_fork_has_the_lines_before_it(lake: Lake, tmp_path: Path, fork: str) -
     for prompt in ("one", "two"):
         first.say("user", prompt)
         first.say("assistant", f"answer {prompt}")
-    first.write(tmp_path)
+    path = first.write(tmp_path)
+    if packed:  # Codex packs what is old
+        path.with_name(f"{path.name}.zst").write_bytes(zstandard.compress(first.data))
+        path.unlink()
     based(fork, 3, first.data).write(tmp_path, "_segment")
     found = states_of(lake, tmp_path)
     assert sorted(state.action.text for state in found) == [
@@ -354,11 +360,15 @@ def test_a_subagent_belongs_to_the_session_that_started_it(lake: Lake, tmp_path:
     agent.event("task_complete", turn_id=OLD_TURN)
     agent.item("agent_message", author="/root", content=[{"type": "input_text", "text": "count"}])
     agent.say("assistant", "four")
+    told = [{"type": "encrypted_content", "encrypted_content": "gAAAA"}]
+    agent.item("agent_message", author="/root", content=told)
+    agent.say("assistant", "five")
     agent.write(tmp_path)
     found = states_of(lake, tmp_path)
     assert {state.session_id for state in found} == {SESSION}
-    (state,) = (state for state in found if state.agent_id)
+    state, blind = (state for state in found if state.agent_id)
     assert (state.agent_id, state.action.text) == (LATER, "four")
+    assert blind.fidelity == "compacted_encrypted"
     assert texts(state) == ["user: fix the till", "assistant: inherited", "user: count"]
 
 

@@ -193,6 +193,18 @@ def test_a_resumed_session_goes_on(lake: Lake, tmp_path: Path) -> None:
     assert (session["compactions"], session["states_active_path"]) == (0, 3)
 
 
+def test_what_the_user_says_after_a_refusal_is_a_correction(lake: Lake, tmp_path: Path) -> None:
+    log = Log()
+    log.user("u1", "go")
+    reason = "[Operation Cancelled] Reason: User denied execution."
+    log.call("g1", call("c1", "write_file", "cancelled", error=reason))
+    log.user("u2", "no, only the till")
+    log.say("g2", "ok")
+    refused, after = states_of(lake, log.write(tmp_path / "session-x.jsonl"))
+    assert (refused.followed_by_correction, after.on_active_path) == (True, True)
+    assert shown(after)[-2:] == [f"user: {reason}", "user: no, only the till"]
+
+
 def test_a_compaction_starts_a_new_context(lake: Lake, tmp_path: Path) -> None:
     """Its messages are first written as if they went on."""
     log = a_day()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-_WRONG = (None, True, 7, "odd", [], [None, 7], {}, {"odd": [1]})
+_WRONG: tuple[Any, ...] = (None, True, 7, "odd", [], [None, 7], {}, {"odd": [1]})
 
 
 def _changed(value: Any) -> Iterator[Any]:

@@ -1,0 +1,937 @@
+"""Five agents, headless, against a stand-in model server that plays scripted replies.
+
+The server speaks three protocols, records every request and listens on 127.0.0.1 only.
+:mod:`agents` says what is played, and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+SECRET = "AKIAZ7QK3VN5RT2WLX4B"
+FILES = {
+    "calc.py": "def add(a, b):\n    return a - b\n",
+    "test_calc.py": "import unittest\n\nfrom calc import add\n\n\nclass Add(unittest.TestCase):\n"
+    "    def test_add(self):\n        self.assertEqual(add(2, 2), 4)\n",
+    "notes.txt": "alpha\nbeta\n",
+    ".env": f"AWS_ACCESS_KEY_ID={SECRET}\n",
+    "long.txt": "".join(f"line {number} of a long file\n" for number in range(2000)),
+}
+
+Call = tuple[str, dict[str, Any]]
+Calls = list[tuple[str, str, Any]]  # id, name, arguments
+
+
+@dataclass
+class Reply:
+    """What the model answers once: a text, calls, thinking, or an HTTP error."""
+
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+    thinking: str = ""
+    error: int = 0
+    tokens: int = 1000  # how long it says that the request was
+
+
+class Server(ThreadingHTTPServer):
+    """Answers model requests with the replies of a script and records both."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.agent: Any  # says what a request is and how its tools are called
+        self.replies: list[Reply] = []
+        self.sub_replies: list[Reply] = []
+        self.requests: list[dict[str, Any]] = []
+        self.answers: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Reply, Calls]:
+        """Take the next reply for a request and record both."""
+        with self.lock:
+            number = len(self.requests)
+            self.requests.append(body)
+            kind = self.agent.kind(path, body)
+            queue = {"main": self.replies, "sub": self.sub_replies}.get(kind)
+            if queue is None:
+                reply = Reply(f"Summary {number}: the work on calc.py so far.")
+            else:
+                reply = queue.pop(0) if queue else Reply(f"No reply was scripted for {number}.")
+            known = re.findall(r'agent_id\\*": ?\\*"([^"\\]+)', json.dumps(body))
+            calls = []
+            for index, call in enumerate(reply.calls):
+                name, given = self.agent.tool(*call)
+                if known:
+                    given = json.loads(json.dumps(given).replace("{agent_id}", known[-1]))
+                calls.append((f"call_{number:04}_{index}", name, given))
+            made = [call[1:] for call in calls]
+            answer = {"kind": kind, "text": reply.text, "calls": made, "error": reply.error}
+            self.answers.append(answer)
+            return number, reply, calls
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request of an agent."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Answer the list of models; nothing else is there."""
+        self.send(200, "application/json", json.dumps({"object": "list", "data": []}).encode())
+
+    def do_POST(self) -> None:
+        """Answer a model request."""
+        data = self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.headers.get("transfer-encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                data += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        make = next((WIRES[end] for end in WIRES if self.path.split("?")[0].endswith(end)), None)
+        if make is None:
+            self.send(404, "application/json", b"{}")
+            return
+        body = json.loads(data)
+        number, reply, calls = self.server.answer(self.path, body)
+        if reply.error:
+            failure = {"error": {"message": "The stand-in fails here.", "code": reply.error}}
+            self.send(reply.error, "application/json", json.dumps(failure).encode())
+            return
+        self.send(200, *make(reply, calls, body, number))
+
+    def send(self, status: int, kind: str, payload: bytes) -> None:
+        """Send a whole answer."""
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(payload)))
+        self.end_headers()
+        try:
+            self.wfile.write(payload)
+        except OSError:
+            pass  # the agent was stopped
+
+
+Wire = Callable[[Reply, Calls, dict[str, Any], int], tuple[str, bytes]]
+
+
+def events(items: list[Any], *, named: bool = False) -> tuple[str, bytes]:
+    lines = []
+    for item in items:
+        name = f"event: {item['type']}\n" if named else ""
+        lines.append(f"{name}data: {item if isinstance(item, str) else json.dumps(item)}\n\n")
+    return "text/event-stream", "".join(lines).encode()
+
+
+def responses(
+    reply: Reply, calls: Calls, body: dict[str, Any], number: int
+) -> tuple[str, bytes]:
+    """OpenAI's Responses, streamed."""
+    items: list[dict[str, Any]] = []
+    if reply.thinking:
+        summary = [{"type": "summary_text", "text": reply.thinking}]
+        items.append(
+            {"type": "reasoning", "id": f"rs_{number}", "summary": summary, "encrypted_content": "x"}
+        )
+    if reply.text:
+        content = [{"type": "output_text", "text": reply.text, "annotations": []}]
+        items.append(
+            {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": content}
+        )
+    for call_id, name, arguments in calls:
+        space, _, name = name.rpartition(".")
+        item = {"id": f"fc_{call_id}", "call_id": call_id, "name": name, "status": "completed"}
+        if space:
+            item["namespace"] = space
+        if name == "tool_search":
+            items.append(
+                {"type": "tool_search_call", "execution": "client", "arguments": arguments}
+                | {"call_id": call_id, "status": "completed"}
+            )
+        elif isinstance(arguments, str):
+            items.append({"type": "custom_tool_call", "input": arguments, **item})
+        else:
+            items.append({"type": "function_call", "arguments": json.dumps(arguments), **item})
+    if body["input"][-1].get("type") == "compaction_trigger":
+        items = [{"type": "compaction", "id": f"cmp_{number}", "encrypted_content": "sealed"}]
+    usage = {"input_tokens": reply.tokens, "output_tokens": 20, "total_tokens": reply.tokens + 20}
+    whole = {"id": f"resp_{number}", "object": "response", "status": "completed", "usage": usage}
+    stream: list[Any] = [{"type": "response.created", "response": {"id": f"resp_{number}"}}]
+    for index, item in enumerate(items):
+        for step in ("added", "done"):
+            stream.append({"type": f"response.output_item.{step}", "output_index": index, "item": item})
+    stream.append({"type": "response.completed", "response": {**whole, "output": items}})
+    return events(stream, named=True)
+
+
+def completions(
+    reply: Reply, calls: Calls, body: dict[str, Any], number: int
+) -> tuple[str, bytes]:
+    """OpenAI's chat completions, streamed or whole."""
+    made = [
+        {"index": index, "id": call_id, "type": "function"}
+        | {"function": {"name": name, "arguments": json.dumps(arguments)}}
+        for index, (call_id, name, arguments) in enumerate(calls)
+    ]
+    usage = {"prompt_tokens": reply.tokens, "completion_tokens": 20, "total_tokens": reply.tokens + 20}
+    base = {"id": f"chatcmpl-{number}", "created": int(time.time()), "model": body["model"]}
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if reply.thinking:
+        message["reasoning_content"] = reply.thinking
+    if made:
+        message["tool_calls"] = made
+    finish = {"index": 0, "finish_reason": "tool_calls" if made else "stop"}
+    if not body.get("stream"):
+        choices = [{**finish, "message": message}]
+        whole = {**base, "object": "chat.completion", "choices": choices, "usage": usage}
+        return "application/json", json.dumps(whole).encode()
+    part = {**base, "object": "chat.completion.chunk"}
+    choice = {"index": 0, "delta": message, "finish_reason": None}
+    return events(
+        [
+            {**part, "choices": [choice]},
+            {**part, "choices": [{**finish, "delta": {}}], "usage": usage},
+            "[DONE]",
+        ]
+    )
+
+
+def gemini(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> tuple[str, bytes]:
+    """Gemini's generateContent, streamed or whole."""
+    parts: list[dict[str, Any]] = []
+    if reply.thinking:
+        parts.append({"text": reply.thinking, "thought": True})
+    if reply.text:
+        parts.append({"text": reply.text})
+    parts += [
+        {"functionCall": {"id": call_id, "name": name, "args": arguments}}
+        for call_id, name, arguments in calls
+    ]
+    usage = {
+        "promptTokenCount": reply.tokens,
+        "candidatesTokenCount": 20,
+        "totalTokenCount": reply.tokens + 20,
+    }
+    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
+    whole = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "stand-in"}
+    return "text/event-stream", f"data: {json.dumps(whole)}\n\n".encode()
+
+
+def gemini_whole(
+    reply: Reply, calls: Calls, body: dict[str, Any], number: int
+) -> tuple[str, bytes]:
+    """Gemini's generateContent in one piece."""
+    return "application/json", gemini(reply, calls, body, number)[1].strip()[6:]
+
+
+WIRES: dict[str, Wire] = {
+    "/responses": responses,
+    "/chat/completions": completions,
+    ":streamGenerateContent": gemini,
+    ":generateContent": gemini_whole,
+}
+
+
+class Unreachable(Exception):
+    """The agent has no way to this without a terminal."""
+
+
+# -- the agents ----------------------------------------------------------------------------
+
+
+#: What agents ask for a summary with, the tools still in the request.
+SUMMARISE = "CONTEXT CHECKPOINT COMPACTION|a new <state_snapshot>|Tools are unavailable in this"
+SUMMARISE += "|compaction_trigger"
+
+
+class Agent:
+    """One agent: how it is configured, started and fed; ``run`` is one headless call."""
+
+    name = ""
+    program = ""  # below ``node_modules/.bin``
+    data: tuple[str, ...] = ()  # what it leaves, below its home
+    full = 0  # tokens of a request that leave no room
+    compact_command = "/compact"
+
+    def __init__(self, program: Path, server: Server, home: Path) -> None:
+        self.server, self.home, self.work = server, home, home / "work"
+        self.command = [str(program)]
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "TMPDIR": str(home / "tmp"),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "STANDIN_KEY": "none",
+            "NO_COLOR": "1",
+        }
+        for folder in (self.work, home / "tmp"):
+            folder.mkdir(parents=True)
+        for name, text in FILES.items():
+            (self.work / name).write_text(text)
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(self.work)]
+        for step in (["init", "-q"], ["add", "calc.py"], ["commit", "-qm", "Begin"]):
+            subprocess.run([*git, *step], env=self.env, check=True, capture_output=True)
+        self.configure()
+
+    def write(self, path: str, value: Any) -> None:
+        """Write a file of the home, JSON unless it is a text."""
+        file = self.home / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(value if isinstance(value, str) else json.dumps(value))
+
+    def configure(self) -> None:
+        """Write the configuration."""
+        raise NotImplementedError
+
+    def arguments(self, prompt: str, resume: bool) -> list[str]:
+        """Return the arguments of one headless call."""
+        raise NotImplementedError
+
+    def kind(self, path: str, body: dict[str, Any]) -> str:
+        """Return ``main``, ``sub`` or ``side`` (a title, a summary)."""
+        last = (body.get("messages") or body.get("input") or body["contents"])[-1]
+        no_tools = "input" not in body and not body.get("tools")
+        if no_tools or re.search(SUMMARISE, json.dumps(last)):
+            return "side"
+        return "sub" if re.search(r'"(text|content|encrypted_content)": "[^"]{0,300}SUBTASK', json.dumps(body)) else "main"
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        """Return the agent's name and arguments of a neutral call."""
+        raise NotImplementedError
+
+    def live(self) -> Live:
+        """Start the agent so that it stays open."""
+        return LIVE[self.name](self)
+
+    def delegate(self, task: str) -> list[Call]:
+        """Return the calls that give a task to a subagent, one a response."""
+        raise Unreachable("it has no subagents")
+
+    def report(self, result: str) -> Reply:
+        """Return a subagent's last reply."""
+        return Reply(result)
+
+    def start(self, arguments: list[str], **options: Any) -> subprocess.Popen[str]:
+        """Start the program in its work folder, in a process group of its own."""
+        return subprocess.Popen(
+            [*self.command, *arguments],
+            cwd=self.work,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=(self.home / "stderr.txt").open("a"),
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def prompt(self, prompt: str, *replies: Reply, resume: bool = False, stop: int = 0) -> None:
+        """Run one headless call; ``stop`` is a signal to send once the last reply is out."""
+        self.server.replies[:] = replies
+        process = self.start(self.arguments(prompt, resume), stdin=subprocess.DEVNULL)
+        out = "(it did not end in time)"
+        try:
+            if stop:
+                wait(lambda: not self.server.replies)
+                time.sleep(3)
+                os.killpg(process.pid, stop)
+            out, _ = process.communicate(timeout=8 if stop else 120)
+        except (subprocess.TimeoutExpired, TimeoutError):
+            pass
+        finally:
+            end(process)
+        with (self.home / "stdout.txt").open("a") as log:
+            log.write(f"{out}\n(exit code {process.returncode})\n")
+
+
+def wait(ready: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until something holds."""
+    until = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.05)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a process that was started here, with its children."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+#: pi has no permissions and no command line for its tree: an extension has both.
+PI_EXTENSION = """
+import * as fs from "node:fs";
+export default function (pi) {
+  pi.on("tool_call", async () => {
+    const deny = fs.existsSync(process.env.HOME + "/deny");
+    if (deny) return { block: true, reason: "Blocked by user" };
+  });
+  pi.registerCommand("back", {
+    description: "Go back to an entry",
+    handler: async (id, ctx) => { await ctx.navigateTree(id, { summarize: true }); },
+  });
+}
+"""
+
+
+class Pi(Agent):
+    name = "pi"
+    program = "pi"
+    data = (".pi/agent/sessions",)
+    full = 18000
+
+    def configure(self) -> None:
+        self.env |= {"PI_OFFLINE": "1", "PI_TELEMETRY": "0"}
+        model = {"id": "stand-in", "contextWindow": 20000, "maxTokens": 4000, "reasoning": True}
+        provider = {"baseUrl": f"{self.url}/v1", "api": "openai-completions", "apiKey": "none"}
+        self.write(
+            ".pi/agent/models.json", {"providers": {"standin": {**provider, "models": [model]}}}
+        )
+        self.write(".pi/agent/extensions/rig.js", PI_EXTENSION)
+        compaction = {"enabled": True, "reserveTokens": 4000, "keepRecentTokens": 300}
+        self.write(".pi/agent/settings.json", {"compaction": compaction, "retry": {"baseDelayMs": 10}})
+
+    def arguments(self, prompt: str, resume: bool) -> list[str]:
+        model = ["--provider", "standin", "--model", "stand-in"]
+        return ["-p", *model, *(["--continue"] if resume else []), prompt]
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        if kind == "run":
+            return "bash", given
+        if kind == "edit":
+            change = {"oldText": given["old"], "newText": given["new"]}
+            return "edit", {"path": given["path"], "edits": [change]}
+        return kind, given
+
+
+class Codex(Agent):
+    name = "codex"
+    program = "codex"
+    data = (".codex/sessions", ".codex/archived_sessions")
+    full = 9000
+    model, provider = "gpt-5.5", "standin"
+
+    def configure(self) -> None:
+        self.write(
+            ".codex/config.toml",
+            f'model = "{self.model}"\nmodel_provider = "standin"\n'
+            "check_for_update_on_startup = false\nmodel_auto_compact_token_limit = 8000\n[analytics]\nenabled = false\n"
+            f'[model_providers.standin]\nname = "{self.provider}"\nbase_url = "{self.url}/v1"\n'
+            'wire_api = "responses"\nenv_key = "STANDIN_KEY"\nrequest_max_retries = 1\n'
+            "stream_max_retries = 1\n[features]\nenable_request_compression = false\n"
+            f'[projects."{self.work}"]\ntrust_level = "trusted"\n',
+        )
+
+    def arguments(self, prompt: str, resume: bool) -> list[str]:
+        free = "--dangerously-bypass-approvals-and-sandbox"
+        return ["exec", *(["resume", "--last"] if resume else []), free, prompt]
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        if kind == "run":
+            return "exec_command", {"cmd": given["command"]}
+        if kind == "edit":
+            lines = [f"-{line}" for line in given["old"].splitlines()]
+            lines += [f"+{line}" for line in given["new"].splitlines()]
+            body = "\n".join(lines)
+            return (
+                "apply_patch",
+                f"*** Begin Patch\n*** Update File: {given['path']}\n@@\n{body}\n*** End Patch",
+            )
+        if kind == "read":
+            return "exec_command", {"cmd": f"cat {given['path']}"}
+        return kind, given
+
+    def delegate(self, task: str) -> list[Call]:
+        return [
+            ("tool_search", {"query": "spawn_agent wait_agent"}),
+            ("multi_agent_v1.spawn_agent", {"message": task}),
+            ("multi_agent_v1.wait_agent", {"targets": ["{agent_id}"], "timeout_ms": 20000}),
+        ]
+
+
+class CodexNewest(Codex):
+    """Codex with a model of this year: tools in JavaScript, compactions that only OpenAI reads."""
+
+    name = "codex-newest"
+    model, provider = "gpt-6.2-sol", "OpenAI"
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        name, arguments = super().tool(kind, given)
+        if name in ("exec_command", "apply_patch"):
+            return "exec", f"text(await tools.{name}({json.dumps(arguments)}))"
+        return name, arguments
+
+    def delegate(self, task: str) -> list[Call]:
+        given = {"task_name": "count", "message": task, "fork_turns": "none"}
+        return [
+            ("collaboration.spawn_agent", given),
+            ("collaboration.wait_agent", {"timeout_ms": 20000}),
+        ]
+
+
+class OpenCode(Agent):
+    name = "opencode"
+    program = "opencode"
+    data = tuple(
+        f".local/share/opencode/{name}"
+        for name in ("opencode.db", "opencode.db-wal", "opencode.db-shm", "storage")
+    )
+    full = 39000
+
+    def configure(self) -> None:
+        self.env |= {
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+        }
+        model = {"name": "Stand-in", "limit": {"context": 40000, "output": 4000}, "tool_call": True}
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{self.url}/v1", "apiKey": "none"},
+            "models": {"stand-in": model},
+        }
+        self.write(
+            ".config/opencode/opencode.json",
+            {"provider": {"standin": provider}, "model": "standin/stand-in", "autoupdate": False}
+            | {"share": "disabled", "small_model": "standin/stand-in"}
+            | {"permission": {"bash": {"*": "allow", "rm *": "ask"}}},
+        )
+
+    def arguments(self, prompt: str, resume: bool) -> list[str]:
+        return ["run", *(["--continue"] if resume else []), prompt]
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        path = str(self.work / given.get("path", ""))
+        if kind == "run":
+            return "bash", {**given, "description": "Runs a command"}
+        if kind == "edit":
+            return kind, {"filePath": path, "oldString": given["old"], "newString": given["new"]}
+        if kind == "read":
+            return kind, {"filePath": path}
+        return kind, given
+
+    def delegate(self, task: str) -> list[Call]:
+        given = {"description": "Count the lines", "prompt": task, "subagent_type": "general"}
+        return [("task", given)]
+
+
+class Gemini(Agent):
+    name = "gemini"
+    program = "gemini"
+    data = (".gemini/tmp", ".gemini/projects.json")
+    full = 600000
+    compact_command = "/compress"
+
+    def configure(self) -> None:
+        self.env |= {
+            "GEMINI_API_KEY": "none",
+            "GOOGLE_GEMINI_BASE_URL": self.url,
+            "GEMINI_TELEMETRY_ENABLED": "false",
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        }
+        self.write(
+            ".gemini/settings.json",
+            {
+                "security": {"auth": {"selectedType": "gemini-api-key"}},
+                "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+                "privacy": {"usageStatisticsEnabled": False},
+                "telemetry": {"enabled": False},
+            },
+        )
+
+    def arguments(self, prompt: str, resume: bool) -> list[str]:
+        return [
+            *("--approval-mode", "yolo", "-m", "gemini-2.5-pro"),
+            *(["--resume", "latest"] if resume else []),
+            *("-p", prompt),
+        ]
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        path = str(self.work / given.get("path", ""))
+        if kind == "run":
+            return "run_shell_command", {**given, "description": "Runs a command"}
+        if kind == "edit":
+            change = {"old_string": given["old"], "new_string": given["new"]}
+            return "replace", {"file_path": path, "instruction": "Correct the sum.", **change}
+        if kind == "read":
+            return "read_file", {"file_path": path}
+        return kind, given
+
+    def delegate(self, task: str) -> list[Call]:
+        return [("invoke_agent", {"agent_name": "generalist", "prompt": task})]
+
+    def report(self, result: str) -> Reply:
+        return Reply("", [("complete_task", {"result": {"response": result}})])
+
+
+class Copilot(Agent):
+    name = "copilot"
+    program = "copilot-linux-x64"
+    data = (".copilot/session-state", ".copilot/history-session-state")
+    full = 60000
+
+    def configure(self) -> None:
+        self.env |= {
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_AUTO_UPDATE": "false",
+            "COPILOT_PROVIDER_BASE_URL": f"{self.url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "none",
+            "COPILOT_MODEL": "stand-in",
+            "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": "60000",
+        }
+
+    def arguments(self, prompt: str, resume: bool) -> list[str]:
+        return ["--allow-all", *(["--continue"] if resume else []), "-p", prompt]
+
+    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
+        path = str(self.work / given.get("path", ""))
+        if kind == "run":
+            return "bash", {**given, "description": "Runs a command"}
+        if kind == "edit":
+            return kind, {"path": path, "old_str": given["old"], "new_str": given["new"]}
+        if kind == "read":
+            return "view", {"path": path}
+        return kind, given
+
+    def delegate(self, task: str) -> list[Call]:
+        given = {"name": "count", "prompt": task, "agent_type": "task", "description": "Count"}
+        return [("task", {**given, "mode": "sync"})]
+
+
+# -- agents that stay open -------------------------------------------------------------------
+
+
+class Live:
+    """An agent that talks JSON lines; the base class speaks JSON-RPC."""
+
+    start: list[str] = []
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.allow, self.number = agent, True, 0
+        self.got: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.process = agent.start(self.start, stdin=subprocess.PIPE)
+        threading.Thread(target=self.read, daemon=True).start()
+        try:
+            self.open()
+        except BaseException:
+            end(self.process)
+            raise
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            time.sleep(1)
+        end(self.process)
+
+    def read(self) -> None:
+        assert self.process.stdout
+        with (self.agent.home / "stdout.txt").open("a") as log:
+            for line in self.process.stdout:
+                log.write(line)
+                log.flush()
+                try:
+                    message = json.loads(line)
+                except ValueError:
+                    continue
+                if "method" in message and "id" in message:
+                    self.send({"id": message["id"], "result": self.decide(message)})
+                self.got.put(message)
+
+    def send(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        self.process.stdin.flush()
+
+    def until(self, ready: Callable[[dict[str, Any]], Any], seconds: float = 60) -> Any:
+        """Return the next message for which something holds."""
+        stop_at = time.monotonic() + seconds
+        while True:
+            try:
+                message = self.got.get(timeout=max(0.0, stop_at - time.monotonic()))
+            except queue.Empty:
+                raise TimeoutError from None
+            if ready(message):
+                return message
+
+    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
+        """Call a method and return its result."""
+        self.number += 1
+        number = self.number
+        self.send({"id": number, "method": method, "params": params})
+        if not wait_for:
+            return number
+        return self.result(number)
+
+    def result(self, number: int) -> Any:
+        message = self.until(lambda m: m.get("id") == number and "method" not in m)
+        if "error" in message:
+            raise Unreachable(f"{message['error']}"[:200])
+        return message["result"]
+
+    def say(
+        self,
+        prompt: str,
+        *replies: Reply,
+        allow: bool = True,
+        stop: bool = False,
+        steer: str = "",
+    ) -> None:
+        """Prompt and wait for the end of the turn; ``stop`` interrupts its last call."""
+        server = self.agent.server
+        server.replies[:] = replies
+        self.allow = allow
+        self.begin(prompt)
+        if steer:
+            wait(lambda: len(server.replies) < len(replies))
+            time.sleep(0.5)
+            self.steer(steer)
+        if stop:
+            wait(lambda: not server.replies)
+            time.sleep(2)
+            self.stop()
+        self.finish()
+
+    def unreachable(self) -> None:
+        raise Unreachable("no command for it without a terminal")
+
+    compact = back = fork = unreachable  # back: undo the last turn; fork: go on without it
+
+    def steer(self, prompt: str) -> None:
+        """Prompt while the agent works."""
+        self.unreachable()
+
+    def shell(self, command: str) -> None:
+        """Run a command of the user's own."""
+        self.unreachable()
+
+
+class PiLive(Live):
+    start = ["--mode", "rpc", "--provider", "standin", "--model", "stand-in"]
+
+    def open(self) -> None:
+        self.ask("get_state")
+
+    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
+        self.number += 1
+        number = self.number
+        self.send({"id": number, "type": method, **params})
+        message = self.until(lambda m: m.get("type") == "response" and m.get("id") == number)
+        if not message["success"]:
+            raise Unreachable(message["error"])
+        return message.get("data")
+
+    def begin(self, prompt: str) -> None:
+        if self.allow:
+            (self.agent.home / "deny").unlink(missing_ok=True)
+        else:
+            self.agent.write("deny", "")
+        self.ask("prompt", message=prompt)
+
+    def finish(self) -> None:
+        quiet = 0
+        while quiet < 3:
+            time.sleep(0.2)
+            state = self.ask("get_state")
+            quiet = 0 if state["isStreaming"] or state["isCompacting"] else quiet + 1
+
+    def stop(self) -> None:
+        self.ask("abort")
+
+    def compact(self) -> None:
+        self.ask("compact")
+
+    def steer(self, prompt: str) -> None:
+        self.ask("steer", message=prompt)
+
+    def shell(self, command: str) -> None:
+        self.ask("bash", command=command)
+        self.ask("set_thinking_level", level="high")
+
+    def last_prompt(self) -> str:
+        return str(self.ask("get_fork_messages")["messages"][-1]["entryId"])
+
+    def back(self) -> None:
+        self.begin(f"/back {self.last_prompt()}")
+        self.finish()
+
+    def fork(self) -> None:
+        self.ask("fork", entryId=self.last_prompt())
+
+
+class CodexLive(Live):
+    start = ["app-server"]
+    thread = ""
+
+    def open(self) -> None:
+        self.turns: list[str] = []
+        self.ask("initialize", clientInfo={"name": "rig", "version": "1"})
+        self.send({"method": "initialized"})
+        given = {"cwd": str(self.agent.work), "sandbox": "danger-full-access"}
+        self.thread = self.ask("thread/start", approvalPolicy="untrusted", **given)["thread"]["id"]
+
+    def decide(self, request: dict[str, Any]) -> Any:
+        return {"decision": "accept" if self.allow else "decline"}
+
+    def begin(self, prompt: str) -> None:
+        given = [{"type": "text", "text": prompt}]
+        turn = self.ask("turn/start", threadId=self.thread, input=given)["turn"]["id"]
+        self.turns.append(turn)
+
+    def finish(self) -> None:
+        self.until(lambda m: m.get("method") == "turn/completed")
+
+    def stop(self) -> None:
+        self.ask("turn/interrupt", threadId=self.thread, turnId=self.turns[-1])
+
+    def compact(self) -> None:
+        self.ask("thread/compact/start", threadId=self.thread)
+        self.finish()
+
+    def steer(self, prompt: str) -> None:
+        given = {"threadId": self.thread, "expectedTurnId": self.turns[-1]}
+        self.ask("turn/steer", **given, input=[{"type": "text", "text": prompt}])
+
+    def shell(self, command: str) -> None:
+        self.ask("thread/shellCommand", threadId=self.thread, command=command)
+        self.finish()
+
+    def back(self) -> None:
+        self.ask("thread/revert", threadId=self.thread, beforeTurnId=self.turns.pop())
+
+    def fork(self) -> None:
+        made = self.ask("thread/fork", threadId=self.thread, lastTurnId=self.turns[-2])
+        self.thread = made["thread"]["id"]
+
+
+class AcpLive(Live):
+    """The Agent Client Protocol."""
+
+    start = ["--acp"]
+    session = ""
+
+    def open(self) -> None:
+        self.ask("initialize", protocolVersion=1, clientCapabilities={})
+        self.session = self.ask("session/new", cwd=str(self.agent.work), mcpServers=[])["sessionId"]
+
+    def decide(self, request: dict[str, Any]) -> Any:
+        wanted = "allow_once" if self.allow else "reject_once"
+        options = request["params"]["options"]
+        option = next(option for option in options if option["kind"] == wanted)
+        return {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
+
+    def begin(self, prompt: str) -> None:
+        given = [{"type": "text", "text": prompt}]
+        self.turn = self.ask("session/prompt", False, sessionId=self.session, prompt=given)
+
+    def finish(self) -> None:
+        self.result(self.turn)
+
+    def stop(self) -> None:
+        self.send({"method": "session/cancel", "params": {"sessionId": self.session}})
+
+    def compact(self) -> None:
+        self.say(self.agent.compact_command)
+
+
+class GeminiLive(AcpLive):
+    start = ["--acp", "-m", "gemini-2.5-pro"]
+
+
+class OpenCodeLive(Live):
+    """The HTTP server of OpenCode."""
+
+    start = ["serve", "--port", "0"]
+    session = url = ""
+
+    def open(self) -> None:
+        log = self.agent.home / "stdout.txt"
+        wait(lambda: log.exists() and "listening on " in log.read_text())
+        self.url = log.read_text().split("listening on ")[1].split()[0]
+        self.session = self.ask("/session")["id"]
+
+    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
+        data = None if method.startswith("GET ") else json.dumps(params).encode()
+        request = urllib.request.Request(
+            self.url + method.removeprefix("GET "), data, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=90) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def begin(self, prompt: str) -> None:
+        parts = [{"type": "text", "text": prompt}]
+        self.turn = threading.Thread(
+            target=self.ask, args=(f"/session/{self.session}/message",), kwargs={"parts": parts}
+        )
+        self.turn.start()
+
+    def finish(self) -> None:
+        while self.turn.is_alive():
+            self.turn.join(0.3)
+            for request in self.ask("GET /permission"):
+                reply = "once" if self.allow else "reject"
+                self.ask(f"/permission/{request['id']}/reply", reply=reply)
+
+    def stop(self) -> None:
+        self.ask(f"/session/{self.session}/abort")
+
+    def compact(self) -> None:
+        self.ask(f"/session/{self.session}/summarize", providerID="standin", modelID="stand-in")
+
+    def steer(self, prompt: str) -> None:
+        self.ask(f"/session/{self.session}/prompt_async", parts=[{"type": "text", "text": prompt}])
+
+    def shell(self, command: str) -> None:
+        self.ask(f"/session/{self.session}/shell", agent="build", command=command)
+
+    def last_prompt(self) -> str:
+        messages = self.ask(f"GET /session/{self.session}/message")
+        return str([m["info"]["id"] for m in messages if m["info"]["role"] == "user"][-1])
+
+    def back(self) -> None:
+        self.ask(f"/session/{self.session}/revert", messageID=self.last_prompt())
+
+    def fork(self) -> None:
+        given = {"messageID": self.last_prompt()}
+        self.session = self.ask(f"/session/{self.session}/fork", **given)["id"]
+
+LIVE: dict[str, type[Live]] = {
+    "pi": PiLive,
+    "codex": CodexLive,
+    "codex-newest": CodexLive,
+    "opencode": OpenCodeLive,
+    "gemini": GeminiLive,
+    "copilot": AcpLive,
+}
+
+AGENTS: list[type[Agent]] = [Pi, Codex, CodexNewest, OpenCode, Gemini, Copilot]

@@ -123,7 +123,7 @@ class Rollout:
     def __init__(self, stats: LineStats) -> None:
         self.conversation = Conversation(stats)
         self._thread = ""
-        self._model = ""
+        self._model, self._system = "", ""
         self._fidelity: str | None = None
         # The response that is being read; it ends where what follows belongs to another one.
         self._blocks: list[PlainBlock] = []
@@ -175,8 +175,7 @@ class Rollout:
         """Yield the response that is being read and its results, if any."""
         conversation = self.conversation
         if self._blocks:
-            for call_id in self._open:  # so Codex answers for a call that never ended
-                yield conversation.user([result_block(call_id, "aborted", failed=True)])
+            yield from self._answered_for()
             blocks, self._blocks = self._blocks, []
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             spoken = "\0".join(str(block.get("text")) for block in blocks)
@@ -232,6 +231,7 @@ class Rollout:
         base = payload.get("base_instructions")
         system = text_or_none(base.get("text") if isinstance(base, dict) else base)
         if system:
+            self._system = system
             yield conversation.snapshot(system)
         own_from = payload.get("subagent_history_start_ordinal")
         if isinstance(base := payload.get("history_base"), dict):
@@ -397,8 +397,10 @@ class Rollout:
         if not blocks:
             return
         if item.get("role") == "user" and not _CONTEXT.match(text):
-            yield self._prompt(blocks, is_meta=None)
+            yield from self._prompt(blocks, is_meta=None)
             return
+        if item.get("role") == "developer" and text == self._system:
+            return  # newer models are told it as a message, and the meta line has it too
         if item.get("role") == "user" or text.lstrip().startswith("<"):
             self._before_context = self._before_context or (self.conversation.last,)
         else:
@@ -412,17 +414,24 @@ class Rollout:
     def _agent_message(self, content: Any) -> Iterator[Record]:
         """Yield what another agent says: a subagent's prompt, else context that begins a turn."""
         if blocks := _blocks_of(content):
-            yield self._prompt(blocks, is_meta=self.conversation.agent_id is None)
+            yield from self._prompt(blocks, is_meta=self.conversation.agent_id is None)
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict):
                 self._forget(part)
 
-    def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Record:
-        """Return what begins a turn; the context that Codex put before it goes with a rollback."""
+    def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Iterator[Record]:
+        """Yield what begins a turn; the context that Codex put before it goes with a rollback."""
         before = (self._turns and self._before_context) or (self.conversation.last,)
         self._turns.append((*before, self._fidelity))
         self._before_context, self._interrupted = None, False
-        return self.conversation.user(blocks, is_meta=is_meta)
+        yield from self._answered_for()
+        yield self.conversation.user(blocks, is_meta=is_meta)
+
+    def _answered_for(self) -> Iterator[Record]:
+        """Yield what Codex answers for calls that never ended."""
+        for call_id in self._open:
+            yield self.conversation.user([result_block(call_id, "aborted", failed=True)])
+        self._open = {}
 
     # -- compactions ---------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class _Session:
         self._called: set[str] = set()  # ids of calls
         self._loose: set[str] = set()  # messages that hold the calls of others
         self._lost: set[str] = set()  # messages with a call of unknown arguments: it was refused
+        self._repaired = False  # one of them was told
         self._contexts = 0
 
     def take(self, value: dict[str, Any]) -> Iterator[Record]:
@@ -275,6 +276,7 @@ class _Session:
         if not copied:
             conv.time = text_or_none(message.get("timestamp")) or conv.time
         if turn.role == "assistant" and turn.blocks:
+            self._repaired |= message["id"] in self._lost
             key = f"gemini:{message['id']}" + (f":{self._contexts}" if copied else "")
             yield conv.assistant(
                 key,
@@ -282,7 +284,7 @@ class _Session:
                 model=text_or_none(message.get("model")) or "",
                 tokens=_tokens(message.get("tokens")),
                 copied=copied or not _is_response(message),
-                fidelity="repaired" if message["id"] in self._lost else None,
+                fidelity="repaired" if self._repaired else None,
             )
         elif turn.blocks:
             yield from self._user(turn, copied)

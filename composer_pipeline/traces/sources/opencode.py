@@ -289,7 +289,7 @@ class _Session:
                 tokens = part.get("tokens") if kind == "step-finish" else tokens
                 self._other(kind)
         # The user ran a command or a subagent: no model asked for it.
-        own = any(part.get("type") in ("step-start", "step-finish") for part in parts)
+        own = any(part.get("type") in ("step-start", "step-finish", "text") for part in parts)
         yield from self._response(
             info, number, blocks, results, tokens, text_or_none(info.get("modelID")),
             copied=not own or info.get("summary") is True, uuid=self._uuid(name, number),

@@ -253,7 +253,7 @@ def test_an_editor_records_calls_apart(lake: Lake, tmp_path: Path) -> None:
     assert [[c.id for c in s.action.tool_calls] for s in states] == [
         ["c1", "c2"], ["c3"], ["c4"], [],
     ]  # fmt: skip
-    assert [s.fidelity for s in states][2:] == ["repaired", "reconstructed"]
+    assert [s.fidelity for s in states][2:] == ["repaired", "repaired"]
     assert states[2].error_kind is not None
     assert states[2].action.tool_calls[0].arguments == {}
     assert shown(states[3])[-1] == "user: Tool was canceled by the user."

@@ -12,15 +12,12 @@ Each agent runs headless in a home of its own, against a stand-in model server o
 import argparse
 import json
 import re
-import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents_drive import AGENTS, SECRET, Agent, Call, Kind, Reply, Server, Unreachable
+from agents_drive import AGENTS, SECRET, Agent, Call, Reply, Unreachable, programs, record
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
@@ -308,7 +305,7 @@ def seen(messages: list[Any]) -> list[Item]:
 
 
 def normal(items: list[Item]) -> list[Item]:
-    """Join adjacent texts of one role; secrets, blank lines and white space at ends do not count."""
+    """Join adjacent texts of one role; blank lines, white space at ends and secrets are equal."""
     found: list[Item] = []
     for item in items:
         item = tuple(re.sub(rf"{SECRET}|\[SECRET_\w+\]", "[SECRET]", part) for part in item)
@@ -323,7 +320,9 @@ def difference(request: list[Item], state: list[Item]) -> str:
     for at in range(max(len(request), len(state))):
         left, right = (items[at] if at < len(items) else ("nothing",) for items in (request, state))
         if left != right:
-            where = next((i for i, (a, b) in enumerate(zip(left[-1], right[-1])) if a != b), 0)
+            where = next(
+                (i for i, (a, b) in enumerate(zip(left[-1], right[-1], strict=False)) if a != b), 0
+            )
             where = max(0, where - 30)
             cut = [(*item[:-1], item[-1][where : where + 110]) for item in (left, right)]
             return f"item {at} of {len(request)}: the request has {cut[0]}, the state {cut[1]}"
@@ -409,59 +408,6 @@ def compare(out: Path, only: set[str]) -> None:
             for alike in kinds.values():
                 more = f" (and {len(alike) - 1} like it)" if alike[1:] else ""
                 print(f"    {alike[0]}{more}")
-
-
-# -- the recordings ------------------------------------------------------------------------
-
-
-def programs(folder: Path) -> dict[str, Path]:
-    """Return where each agent's program is."""
-    found = {file.name: file for file in folder.glob("*/node_modules/.bin/*")}
-    return {agent.name: found[agent.program] for agent in AGENTS if agent.program in found}
-
-
-def record(program: Path, kind: Kind, scenario: Callable[..., None], out: Path) -> None:
-    """Play one scenario in a home of its own and keep what is left of it."""
-    base = Path(tempfile.mkdtemp(prefix="agents-"))
-    server = Server()
-    try:
-        agent = server.agent = Agent(kind, program, server, base / "at")
-        began = time.monotonic()
-        try:
-            scenario(agent)
-        except TimeoutError:
-            print(f"{kind.name} {scenario.__name__}: it did not come to its end")
-        except Unreachable as why:
-            print(f"{kind.name} {scenario.__name__}: {why}")
-            return
-        print(
-            f"{kind.name} {scenario.__name__}: {len(server.requests)} requests,"
-            f" {len(server.replies)} replies unused, {time.monotonic() - began:.1f} s"
-        )
-        keep(agent, out / kind.name / scenario.__name__)
-    finally:
-        server.shutdown()
-        server.server_close()
-        shutil.rmtree(base, ignore_errors=True)
-
-
-def keep(agent: Agent, out: Path) -> None:
-    """Copy the agent's data and write the requests."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    for path in agent.of.data:
-        source = agent.home / path
-        if source.is_dir():
-            shutil.copytree(source, out / "home" / path, symlinks=True)
-        elif source.exists():
-            (out / "home" / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, out / "home" / path)
-    for name, values in (("requests", agent.server.requests), ("answers", agent.server.answers)):
-        lines = [json.dumps(value, ensure_ascii=False) + "\n" for value in values]
-        (out / f"{name}.jsonl").write_text("".join(lines))
-    for name in ("stdout.txt", "stderr.txt"):
-        if (agent.home / name).exists():
-            shutil.copy2(agent.home / name, out / name)
 
 
 def main() -> None:

@@ -10,9 +10,11 @@ import os
 import pty
 import queue
 import re
+import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 import threading
 import time
@@ -327,7 +329,7 @@ class Agent:
         with (self.home / "stdout.txt").open("a") as file:
             file.write(text)
 
-    def live(self, *, terminal: bool = False) -> "Live":
+    def live(self, *, terminal: bool = False) -> "_Live":
         """Start the agent so that it stays open."""
         live = (TERMINALS if terminal else LIVE).get(self.of.name)
         if live is None:
@@ -602,10 +604,15 @@ AGENTS = [PI, CODEX, CODEX_NEWEST, OPENCODE, GEMINI, COPILOT]
 # -- agents that stay open -----------------------------------------------------------------
 
 
-class Live:
+class _Live:
     """An agent that talks JSON lines; the base class speaks JSON-RPC."""
 
     start: tuple[str, ...] = ()
+    open: Callable[[], None]
+    decide: Callable[[dict[str, Any]], Any]  # answers a request of the agent for permission
+    begin: Callable[[str], None]  # gives it a prompt
+    stop: Callable[[], None]
+    finish: Callable[[], None]  # waits for the end of the turn
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.allow, self.number = agent, True, 0
@@ -618,7 +625,7 @@ class Live:
             end(self.process)
             raise
 
-    def __enter__(self) -> "Live":
+    def __enter__(self) -> "_Live":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -663,14 +670,14 @@ class Live:
             if ready(message):
                 return message
 
-    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
-        """Call a method and return its result."""
+    def request(self, method: str, **params: Any) -> int:
         self.number += 1
-        number = self.number
-        self.send({"id": number, "method": method, "params": params})
-        if not wait_for:
-            return number
-        return self.result(number)
+        self.send({"id": self.number, "method": method, "params": params})
+        return self.number
+
+    def ask(self, method: str, **params: Any) -> Any:
+        """Call a method and return its result."""
+        return self.result(self.request(method, **params))
 
     def result(self, number: int) -> Any:
         message = self.until(lambda m: m.get("id") == number and "method" not in m)
@@ -715,7 +722,7 @@ class Live:
         self.unreachable()
 
 
-class _PiLive(Live):
+class _PiLive(_Live):
     start = (
         "--mode",
         "rpc",
@@ -728,7 +735,7 @@ class _PiLive(Live):
     def open(self) -> None:
         self.ask("get_state")
 
-    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
+    def ask(self, method: str, **params: Any) -> Any:
         self.number += 1
         number = self.number
         self.send({"id": number, "type": method, **params})
@@ -775,7 +782,7 @@ class _PiLive(Live):
         self.ask("fork", entryId=self.last_prompt())
 
 
-class _CodexLive(Live):
+class _CodexLive(_Live):
     start = ("app-server",)
     thread = ""
 
@@ -820,7 +827,7 @@ class _CodexLive(Live):
         self.thread = made["thread"]["id"]
 
 
-class _AcpLive(Live):
+class _AcpLive(_Live):
     """The Agent Client Protocol."""
 
     start: tuple[str, ...] = ("--acp",)
@@ -838,7 +845,7 @@ class _AcpLive(Live):
 
     def begin(self, prompt: str) -> None:
         given = [{"type": "text", "text": prompt}]
-        self.turn = self.ask("session/prompt", False, sessionId=self.session, prompt=given)
+        self.turn = self.request("session/prompt", sessionId=self.session, prompt=given)
 
     def finish(self) -> None:
         self.result(self.turn)
@@ -852,10 +859,10 @@ class _AcpLive(Live):
 
 class _GeminiLive(_AcpLive):
     start = ("--acp", "-m", "gemini-2.5-pro")
-    compact = Live.unreachable
+    compact = _Live.unreachable
 
 
-class _OpenCodeLive(Live):
+class _OpenCodeLive(_Live):
     """The HTTP server of OpenCode."""
 
     start = (
@@ -871,7 +878,7 @@ class _OpenCodeLive(Live):
         self.url = log.read_text().split("listening on ")[1].split()[0]
         self.session = self.ask("/session")["id"]
 
-    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
+    def ask(self, method: str, **params: Any) -> Any:
         data = None if method.startswith("GET ") else json.dumps(params).encode()
         request = urllib.request.Request(
             self.url + method.removeprefix("GET "), data, {"content-type": "application/json"}
@@ -917,7 +924,7 @@ class _OpenCodeLive(Live):
         self.session = self.ask(f"/session/{self.session}/fork", **given)["id"]
 
 
-class _Terminal(Live):
+class _Terminal(_Live):
     """An agent on a terminal of its own, typed into."""
 
     start = ("-m", "gemini-2.5-pro")
@@ -966,7 +973,7 @@ class _Terminal(Live):
         time.sleep(4)
 
 
-LIVE: dict[str, type[Live]] = {
+LIVE: dict[str, type[_Live]] = {
     "pi": _PiLive,
     "codex": _CodexLive,
     "codex-newest": _CodexLive,
@@ -974,4 +981,57 @@ LIVE: dict[str, type[Live]] = {
     "gemini": _GeminiLive,
     "copilot": _AcpLive,
 }
-TERMINALS: dict[str, type[Live]] = {"gemini": _Terminal}
+TERMINALS: dict[str, type[_Live]] = {"gemini": _Terminal}
+
+
+# -- the recordings ------------------------------------------------------------------------
+
+
+def programs(folder: Path) -> dict[str, Path]:
+    """Return where each agent's program is."""
+    found = {file.name: file for file in folder.glob("*/node_modules/.bin/*")}
+    return {agent.name: found[agent.program] for agent in AGENTS if agent.program in found}
+
+
+def record(program: Path, kind: Kind, scenario: Callable[..., None], out: Path) -> None:
+    """Play one scenario in a home of its own and keep what is left of it."""
+    base = Path(tempfile.mkdtemp(prefix="agents-"))
+    server = Server()
+    try:
+        agent = server.agent = Agent(kind, program, server, base / "at")
+        began = time.monotonic()
+        try:
+            scenario(agent)
+        except TimeoutError:
+            print(f"{kind.name} {scenario.__name__}: it did not come to its end")
+        except Unreachable as why:
+            print(f"{kind.name} {scenario.__name__}: {why}")
+            return
+        print(
+            f"{kind.name} {scenario.__name__}: {len(server.requests)} requests,"
+            f" {len(server.replies)} replies unused, {time.monotonic() - began:.1f} s"
+        )
+        keep(agent, out / kind.name / scenario.__name__)
+    finally:
+        server.shutdown()
+        server.server_close()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def keep(agent: Agent, out: Path) -> None:
+    """Copy the agent's data and write the requests."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    for path in agent.of.data:
+        source = agent.home / path
+        if source.is_dir():
+            shutil.copytree(source, out / "home" / path, symlinks=True)
+        elif source.exists():
+            (out / "home" / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, out / "home" / path)
+    for name, values in (("requests", agent.server.requests), ("answers", agent.server.answers)):
+        lines = [json.dumps(value, ensure_ascii=False) + "\n" for value in values]
+        (out / f"{name}.jsonl").write_text("".join(lines))
+    for name in ("stdout.txt", "stderr.txt"):
+        if (agent.home / name).exists():
+            shutil.copy2(agent.home / name, out / name)

@@ -47,7 +47,7 @@ _SILENT = re.compile(
     r"|schedule_.*|session_limits_changed|shutdown|skills_loaded|task_complete|title_changed"
     r"|todos_changed|tools_updated|usage_.*|warning|workspace_file_changed)"
 )
-_EXITED = re.compile(r"<(?:shellId: .* completed|exited) with exit code (-?\d+)>\s*$")
+_EXITED = re.compile(r"<(?:shellId: .* completed|exited) with exit code (-?\d{1,10})>\s*$")
 
 # Errors of edits as the log has them, and as the model saw them.
 _EDIT_ERRORS = {
@@ -105,10 +105,10 @@ class _Agent:
         if kind in _SEEN:
             yield from self._user(event, data, copy)
         elif kind == "session.compaction_complete":
-            if data.get("success") is True and (
-                summary := text_or_none(data.get("summaryContent"))
-            ):
-                yield from self._compaction(event, data, summary)
+            begun, self._checkpoint = self._checkpoint, None
+            summary = text_or_none(data.get("summaryContent"))
+            if data.get("success") is True and summary:
+                yield from self._compaction(event, data, summary, begun)
         else:  # session.context_cleared
             conv.last, self.context = None, []
             if first := text_or_none(data.get("initialMessage")):
@@ -117,8 +117,9 @@ class _Agent:
     def _user(self, event: Item, data: Item, copy: str) -> Iterator[Record]:
         content = text_or_none(data.get("content")) or ""
         source = text_or_none(data.get("source")) or "user"
+        below = self.conv.agent_id is not None
         human = event["type"] == "user.message" and not content.startswith("<system_notification>")
-        human = human and (source == "user" or (bool(self.call) and source.startswith("agent-")))
+        human = human and (source == "user" or (below and source.startswith("agent-")))
         if _object(data.get("kind")).get("type") == "instruction_discovered":
             return
         self.context.append(event)
@@ -162,7 +163,10 @@ class _Agent:
 
     def _result(self, event: Item, data: Item) -> Iterator[Record]:
         call = text_or_none(data.get("toolCallId"))
-        if call is None or call not in self._open or data.get("isUserRequested") is True:
+        if data.get("isUserRequested") is True:
+            return
+        if call is None or call not in self._open:
+            self.conv.unknown("result without a call")
             return
         shown = text_or_none(_object(data.get("result")).get("content")) or ""
         success = data.get("success") is True
@@ -194,13 +198,15 @@ class _Agent:
         for event in waiting:
             yield from self._other(event, _object(event.get("data")))
 
-    def _compaction(self, event: Item, data: Item, summary: str) -> Iterator[Record]:
+    def _compaction(
+        self, event: Item, data: Item, summary: str, begun: int | None
+    ) -> Iterator[Record]:
         """Begin anew with the summary and what came after the compaction had begun."""
         conv, context = self.conv, self.context
-        at = len(context) if self._checkpoint is None else self._checkpoint
+        at = len(context) if begun is None else begun
         while 0 < at < len(context) and context[at]["type"] == "tool.execution_complete":
             at -= 1  # results stay with their calls
-        self.context, self._checkpoint, self.fidelity = [], None, None
+        self.context, self.fidelity = [], None
         yield conv.compaction()
         text = _summary(data.get("trigger") == "manual", self._prompts, summary, self.skills)
         yield conv.user(text, is_compact_summary=True)
@@ -221,7 +227,7 @@ class _Log:
         self.main = _Agent(Conversation(stats))
         self.agents: dict[str, _Agent] = {}
         self.model = ""
-        self._calls: dict[str, str] = {}
+        self._calls: dict[str, str | None] = {}
         self._usage: dict[str, Item] = {}
 
     def take(self, event: Item) -> Iterator[Record]:
@@ -251,11 +257,11 @@ class _Log:
         if name is None:
             return self.main
         if event.get("type") == "subagent.started":
-            self._calls[name] = text_or_none(data.get("toolCallId")) or name
+            self._calls[name] = text_or_none(data.get("toolCallId"))
         agent, main = self.agents.get(name), self.main.conv
         if agent is None:
             conv = Conversation(main.stats)
-            agent = self.agents[name] = _Agent(conv, call or self._calls.get(name, name))
+            agent = self.agents[name] = _Agent(conv, call or self._calls.get(name))
             conv.agent_id = name
         conv = agent.conv
         conv.session, conv.version = main.session, main.version

@@ -212,7 +212,7 @@ class _Session:
         blocks: list[PlainBlock] = []
         typed = False
         for part in parts:
-            kind, text = part.get("type"), text_or_none(part.get("text"))
+            kind, text = text_or_none(part.get("type")), text_or_none(part.get("text"))
             if kind == "text":
                 if text and not part.get("ignored"):
                     blocks.append(text_block(text))
@@ -280,7 +280,7 @@ class _Session:
         results: list[PlainBlock] = []
         tokens: Any = None
         for part in parts:
-            kind, text = part.get("type"), text_or_none(part.get("text"))
+            kind, text = text_or_none(part.get("type")), text_or_none(part.get("text"))
             if kind == "text":
                 blocks += [text_block(text)] if text else []
             elif kind == "tool":
@@ -321,8 +321,8 @@ class _Session:
             self.conv.unknown(f"tool/{status}")
         return _result(call_id, _INTERRUPTED, True)
 
-    def _other(self, kind: Any) -> None:
-        if not isinstance(kind, str) or kind not in _SILENT:
+    def _other(self, kind: str | None) -> None:
+        if kind not in _SILENT:
             self.conv.unknown(f"part/{kind}")
 
     def _response(
@@ -342,7 +342,7 @@ class _Session:
 
     # -- session_message -----------------------------------------------------------------
 
-    def entry(self, kind: Any, data: Item) -> Iterator[Record]:
+    def entry(self, kind: str | None, data: Item) -> Iterator[Record]:
         """Yield the records of a message of the newer generation."""
         self.conv.time = _time(_created(data)) or self.conv.time
         if kind == "assistant":
@@ -377,7 +377,7 @@ class _Session:
         blocks: list[PlainBlock] = []
         results: list[PlainBlock] = []
         for part in _items(data.get("content")):
-            kind, text = part.get("type"), text_or_none(part.get("text"))
+            kind, text = text_or_none(part.get("type")), text_or_none(part.get("text"))
             if kind == "text":
                 blocks += [text_block(text)] if text else []
             elif kind == "tool":
@@ -478,4 +478,6 @@ class OpenCode(TraceSource):
             elif "removed" in value:
                 session.removed(value["removed"])
             else:
-                yield from session.entry(value.get("type"), item_of(value.get("data")))
+                yield from session.entry(
+                    text_or_none(value.get("type")), item_of(value.get("data"))
+                )

@@ -105,7 +105,8 @@ def _changed(db: sqlite3.Connection, tables: list[str]) -> dict[str, int]:
     for table in messages + (["session_message"] if _has(db, _NEWER) else []):
         query = f"SELECT session_id, max(time_updated) FROM {table} GROUP BY 1"
         for name, time in db.execute(query):
-            changed[name] = max(changed.get(name, 0), number_of(time))
+            if isinstance(name, str):
+                changed[name] = max(changed.get(name, 0), number_of(time))
     for table in tables:
         for name, time in db.execute(f"SELECT id, time_updated FROM {table}"):
             if name in changed:

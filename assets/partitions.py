@@ -7,18 +7,17 @@ loaded (``COMPOSER_FIRST_DAY``), and end today (``COMPOSER_LAST_DAY``).
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
 import dagster as dg
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.settings import Settings
-from composer_pipeline.traces.discover import first_day
+from composer_pipeline.traces.discover import first_day, session_folders
 
 
 def _first() -> str:
     settings = Settings.from_env()
-    return settings.first_day or first_day(settings.lake, [Path(settings.sessions).expanduser()])
+    return settings.first_day or first_day(settings.lake, session_folders(settings.sessions))
 
 
 def _end() -> str | None:

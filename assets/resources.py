@@ -13,6 +13,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.settings import Settings, recipes_dir
+from composer_pipeline.traces.discover import session_folders
 
 
 def amount_of(given: object, name: str) -> Decimal:
@@ -37,13 +38,13 @@ class LakeResource(dg.ConfigurableResource[Lake]):
 
 
 class SessionsResource(dg.ConfigurableResource[None]):
-    """Where Claude Code keeps its sessions (``COMPOSER_SESSIONS``)."""
+    """The folder of sessions (``COMPOSER_SESSIONS``); empty for those of every agent here."""
 
-    path: str = "~/.claude/projects"
+    path: str = ""
 
     def paths(self) -> list[Path]:
         """Return the folders to harvest."""
-        return [Path(self.path).expanduser()]
+        return session_folders(self.path)
 
 
 class RepositoriesResource(dg.ConfigurableResource[None]):

@@ -1,7 +1,6 @@
 """What an agent or a teacher did at one state: text and tool calls."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ import referencing
 ERROR_PREFIX = "[tool error] "
 
 #: Arguments of tools that hold the path of one file.
-PATH_ARGUMENTS = ("file_path", "notebook_path", "path")
-_ABOUT = (*PATH_ARGUMENTS, "command", "pattern", "query", "url", "description")
+PATH_ARGUMENTS = ("file_path", "notebook_path", "path", "filePath", "absolute_path")
+_ABOUT = (*PATH_ARGUMENTS, "command", "cmd", "pattern", "query", "url", "description")
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -92,11 +91,6 @@ def _call(tool: str, given: Mapping[str, Any]) -> str:
     return "\n".join([tool, *lines])
 
 
-#: Lines of this length are shown cut off.
-_CUT_OFF = 2000
-_NUMBERED = re.compile(r"^ *(\d+)(?:→|\t)(.*)$")
-
-
 def apply_edits(content: str, name: str, args: Mapping[str, Any]) -> str | None:
     """Return the text after an Edit, MultiEdit or Write, or ``None`` if the call fails."""
     if name == "Write":
@@ -115,23 +109,6 @@ def apply_edits(content: str, name: str, args: Mapping[str, Any]) -> str | None:
             return None
         content = content.replace(old, new)
     return content
-
-
-def unnumbered(result: Any) -> str | None:
-    """Return the text of a Read result without line numbers, or ``None`` if it has none."""
-    if isinstance(result, list):
-        result = "\n".join(str(b.get("text", "")) for b in result if isinstance(b, Mapping))
-    if not isinstance(result, str):
-        return None
-    lines: list[str] = []
-    for line in result.split("\n"):
-        match = _NUMBERED.match(line)
-        if match is None or int(match[1]) != len(lines) + 1:
-            break
-        if len(match[2]) >= _CUT_OFF:
-            return None
-        lines.append(match[2])
-    return "\n".join(lines) + "\n" if lines and len(lines) < 2000 else None
 
 
 def validator_of(schema: Any) -> Any:

@@ -40,7 +40,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     lake: str = "lake"
-    sessions: str = "~/.claude/projects"
+    sessions: str = ""
     teachers: str = str(recipes_dir() / "teachers" / "default.yaml")
     preferences: str = str(recipes_dir() / "preferences" / "default.yaml")
     normalize: str = str(recipes_dir() / "normalize" / "default.yaml")

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from composer_pipeline.actions import PATH_ARGUMENTS
+from composer_pipeline.actions import PATH_ARGUMENTS, ToolCall
+from composer_pipeline.tool_names import translate
 
 Message = dict[str, Any]
 #: Replaces the middle of a shortened text.
@@ -23,17 +24,18 @@ def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
     return [(function["name"], function["arguments"]) for function in functions]
 
 
-#: Tools whose result is the content of a file.
-READERS = frozenset({"Read", "NotebookRead", "read_file", "view"})
-
-
 def paths_of(message: Message) -> Iterator[str]:
     """Yield the files that calls of a plain message name in path arguments."""
-    for _, arguments in calls_of(message):
+    for step in _steps(message):
         for key in PATH_ARGUMENTS:
-            value = arguments.get(key)
+            value = step.arguments.get(key)
             if isinstance(value, str) and value.strip("./"):
                 yield value
+
+
+def _steps(message: Message) -> Iterator[ToolCall]:
+    for name, arguments in calls_of(message):
+        yield from translate(ToolCall(name, arguments))
 
 
 def without_middle(text: str, stop: int, start: int) -> str:
@@ -53,11 +55,10 @@ _LAST_WORD, _FIRST_WORD = re.compile(r"\S{1,100}\Z"), re.compile(r"\A\S{1,100}")
 
 
 def _read_in(message: Message) -> Iterator[str]:
-    for name, arguments in calls_of(message):
-        if name in READERS:
-            for key in PATH_ARGUMENTS:
-                if isinstance(arguments.get(key), str):
-                    yield arguments[key]
+    for step in _steps(message):
+        path = step.arguments.get("file_path", step.arguments.get("notebook_path"))
+        if step.name in ("Read", "NotebookRead") and isinstance(path, str):
+            yield path
 
 
 #: Replaces turns that were left out.

@@ -1,12 +1,8 @@
-"""The tools of Claude Code and their schemas, as data."""
+"""The tools of each agent and their schemas, as data: names and arguments as the agent has them."""
 
 from typing import Any
 
 REGISTRY_VERSION = "registry@1"
-
-
-#: Offered in every session whose tools are not recorded.
-CORE = ("Bash", "Edit", "Glob", "Grep", "Read", "Write")
 
 
 _TEXT, _INT, _BOOL = "string", "integer", "boolean"
@@ -48,7 +44,7 @@ _AGENT = _tool(
 )
 
 
-REGISTRY: dict[str, dict[str, Any]] = {
+_CLAUDE_CODE: dict[str, dict[str, Any]] = {
     "Bash": _tool(
         "Run a shell command in a session that keeps its working directory.",
         "command",
@@ -203,4 +199,96 @@ REGISTRY: dict[str, dict[str, Any]] = {
         "Load a skill by name.", "skill", skill=(_TEXT, "Its name"), args=(_TEXT, "Its arguments")
     ),
     "SlashCommand": _tool("Run a slash command.", "command", command=(_TEXT, "The command")),
+}
+
+_RUN = "Run a shell command."
+_READ = "Read a file."
+_WRITE = "Write a file, or replace all of it."
+_REPLACE = "Replace an exact text of a file, which occurs once."
+_COMMAND, _FILE = (_TEXT, "The command line"), (_TEXT, "Path of the file")
+_CONTENT, _PATTERN = (_TEXT, "All of the file"), (_TEXT, "Regular expression")
+_GLOB, _FOLDER = (_TEXT, "Glob pattern"), (_TEXT, "Folder to search")
+_OLD, _NEW = _EDIT.values()
+_FIRST, _MOST = (_INT, "First line"), (_INT, "At most so many lines")
+
+#: Agent -> its tools. Of agents other than Claude Code, those that most actions use.
+REGISTRY: dict[str, dict[str, dict[str, Any]]] = {
+    "claude-code": _CLAUDE_CODE,
+    "codex": {
+        "exec_command": _tool(
+            _RUN, "cmd", cmd=_COMMAND, workdir=(_TEXT, "Folder to run it in"),
+            yield_time_ms=(_INT, "Milliseconds to wait for output"),
+            max_output_tokens=(_INT, "Output beyond it is cut"),
+        ),
+        "write_stdin": _tool(
+            "Write to a running command, or wait for its output.", "session_id",
+            session_id=(_INT, "The command"), chars=(_TEXT, "What to write"),
+        ),
+        "apply_patch": _tool(
+            "Change files by a patch between *** Begin Patch and *** End Patch.", "input",
+            input=(_TEXT, "The patch"),
+        ),
+    },
+    "pi": {
+        "read": _tool(_READ, "path", path=_FILE, offset=_FIRST, limit=_MOST),
+        "bash": _tool(_RUN, "command", command=_COMMAND, timeout=(_INT, "Seconds")),
+        "edit": _tool(
+            "Replace exact texts of a file, each of which occurs once.", "path edits", path=_FILE,
+            edits=_items(oldText=_OLD, newText=_NEW),
+        ),
+        "write": _tool(_WRITE, "path content", path=_FILE, content=_CONTENT),
+    },
+    "opencode": {
+        "read": _tool(_READ, "filePath", filePath=_FILE, offset=_FIRST, limit=_MOST),
+        "bash": _tool(
+            _RUN, "command", command=_COMMAND, workdir=(_TEXT, "Folder to run it in"),
+            timeout=(_INT, "Milliseconds"),
+        ),
+        "edit": _tool(
+            _REPLACE, "filePath oldString newString", filePath=_FILE, oldString=_OLD,
+            newString=_NEW, replaceAll=(_BOOL, "Every occurrence"),
+        ),
+        "write": _tool(_WRITE, "filePath content", filePath=_FILE, content=_CONTENT),
+        "glob": _tool("Find files by name.", "pattern", pattern=_GLOB, path=_FOLDER),
+        "grep": _tool(
+            "Search file contents.", "pattern", pattern=_PATTERN, path=_FOLDER, include=_GLOB
+        ),
+    },
+    "gemini": {
+        "read_file": _tool(
+            _READ, "file_path", file_path=_FILE, start_line=_FIRST, end_line=(_INT, "Last line")
+        ),
+        "run_shell_command": _tool(
+            _RUN, "command", command=_COMMAND, description=(_TEXT, "What it does"),
+            dir_path=(_TEXT, "Folder to run it in"),
+        ),
+        "replace": _tool(
+            _REPLACE, "file_path instruction old_string new_string", file_path=_FILE,
+            instruction=(_TEXT, "What the change is for"), old_string=_OLD, new_string=_NEW,
+        ),
+        "write_file": _tool(_WRITE, "file_path content", file_path=_FILE, content=_CONTENT),
+        "glob": _tool("Find files by name.", "pattern", pattern=_GLOB, dir_path=_FOLDER),
+        "grep_search": _tool(
+            "Search file contents.", "pattern", pattern=_PATTERN, dir_path=_FOLDER,
+            include_pattern=_GLOB,
+        ),
+        "list_directory": _tool("List a folder.", "dir_path", dir_path=(_TEXT, "The folder")),
+    },
+    "copilot": {
+        "view": _tool(
+            _READ, "path", path=_FILE,
+            view_range={"type": "array", "items": {"type": _INT}},
+        ),
+        "bash": _tool(
+            _RUN, "command description", command=_COMMAND, description=(_TEXT, "What it does")
+        ),
+        "edit": _tool(_REPLACE, "path", path=_FILE, old_str=_OLD, new_str=_NEW),
+        "create": _tool("Write a new file.", "path file_text", path=_FILE, file_text=_CONTENT),
+        "glob": _tool("Find files by name.", "pattern", pattern=_GLOB, paths={}),
+        "grep": _tool("Search file contents.", "pattern", pattern=_PATTERN, paths={}, glob=_GLOB),
+    },
+}  # fmt: skip
+#: Agent -> what a session is offered whose tools are not recorded, besides the tools it used.
+CORE = {agent: tuple(tools) for agent, tools in REGISTRY.items()} | {
+    "claude-code": ("Bash", "Edit", "Glob", "Grep", "Read", "Write")
 }

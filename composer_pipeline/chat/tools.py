@@ -1,8 +1,8 @@
 """Which tools a teacher is offered.
 
 Session files rarely record the tools. A recorded set (``prompt_snapshot``) always wins.
-Otherwise a session is offered the tools it used and :data:`CORE`; agreement with an agent
-is only possible on tools that the teacher has.
+Otherwise a session is offered the tools it used and its agent's :data:`CORE`; agreement with an
+agent is only possible on tools that the teacher has.
 """
 
 import hashlib
@@ -81,6 +81,7 @@ class Toolset(msgspec.Struct, frozen=True, dict=True):
 def tool_schemas(
     names: Iterable[str],
     *,
+    agent: str = "claude-code",
     observed: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     recorded: Sequence[Any] | None = None,
     installed: InstalledTools | None = None,
@@ -89,8 +90,9 @@ def tool_schemas(
     if tools := [tool for tool in map(_openai_form, recorded or ()) if tool]:
         return Toolset(tools, "recorded")
     sources: Counter[str] = Counter()
-    for name in sorted(set(names) | set(CORE)):
-        entry = REGISTRY.get(name)
+    registry = REGISTRY.get(agent, {})
+    for name in sorted({*names, *CORE.get(agent, ())}):
+        entry = registry.get(name)
         if installed and name in installed.parameters:
             description = entry["description"] if entry else f"The tool {name}."
             entry = {"description": description, "parameters": installed.parameters[name]}
@@ -152,6 +154,7 @@ def session_tools(
     inputs: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     recorded: dict[str, list[Any]] = {}
     versions: dict[str, str] = {}
+    agents = {state.session_id: state.agent for state in states}
     unseen = Unseen()
     for state in states:
         session = state.session_id
@@ -171,9 +174,12 @@ def session_tools(
     return {
         session: tool_schemas(
             {name for name in used if name},
+            agent=agents[session],
             observed=inputs[session],
             recorded=recorded.get(session),
-            installed=nearest(list(installed), versions.get(session)),
+            installed=nearest(
+                list(installed) if agents[session] == "claude-code" else [], versions.get(session)
+            ),
         )
         for session, used in names.items()
     }

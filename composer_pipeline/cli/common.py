@@ -229,7 +229,7 @@ app = App(
     name="composer-pipeline",
     version=__version__,
     default_parameter=Parameter(show_default=_default, negative=""),
-    help="Claude Code sessions in, preference datasets and trained models out.",
+    help="Sessions of coding agents in, preference datasets and trained models out.",
 )
 
 LakeOption = Annotated[str, Parameter(name="--lake", help="Folder or fsspec URL (COMPOSER_LAKE).")]

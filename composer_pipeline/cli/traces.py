@@ -26,6 +26,7 @@ from composer_pipeline.cli.common import (
     show,
 )
 from composer_pipeline.errors import InputError
+from composer_pipeline.settings import Settings
 from composer_pipeline.states.state import TraceState, block_text, blocks_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @app.command
 def ingest(
-    paths: Sequence[str],
+    paths: Sequence[str] = (),
     /,
     *,
     exclude: Sequence[str] = (),
@@ -48,17 +49,24 @@ def ingest(
     including those of subagents (`subagent_states`). Files that were read before are skipped.
 
     Args:
-        paths: JSONL files, or folders of them.
+        paths: session files, or folders of them; COMPOSER_SESSIONS, or the folders of all agents
+            on this machine, by default.
         exclude: glob of files or folders that are never archived (COMPOSER_EXCLUDE, separated by
             commas): their full path, or the name of a file or folder.
         per_file: count the contents of each file instead, whether it was read before or not.
     """
     from composer_pipeline.states.second_look import look_in_background
+    from composer_pipeline.traces.discover import agents_here
     from composer_pipeline.traces.ingest import ingest as run
     from composer_pipeline.traces.ingest import ingest_changes
 
-    if not paths:
-        raise InputError("ingest needs at least one PATH")
+    if not paths and not (given := Settings.from_env().sessions):
+        for agent, folders in agents_here().items():
+            paths = [*paths, *map(str, folders)]
+            where = " and ".join(map(str, folders))
+            err.print(f"{agent}: {where}", markup=False, highlight=False, soft_wrap=True)
+    elif not paths:
+        paths = [given]
     with Bar() as progress:
         store = open_lake(lake, new=True)
         if per_file:
@@ -118,8 +126,8 @@ def sessions(
           SELECT day, session_id, agent_id, count(hint) AS hints,
                  count(error_kind) AS error_turns FROM states GROUP BY ALL)
         SELECT s.day, s.session_id, s.agent_id, s.path, s.project, s.first_prompt, s.first_ts,
-               s.last_ts, s.models, s.versions, s.lines, s.bad_lines, s.responses, s.states,
-               s.states_active_path, s.tool_calls, s.tool_errors, s.compactions,
+               s.last_ts, s.agent, s.models, s.versions, s.lines, s.bad_lines, s.responses,
+               s.states, s.states_active_path, s.tool_calls, s.tool_errors, s.compactions,
                s.repaired_states,
                coalesce(h.error_turns, 0) AS error_turns, coalesce(h.hints, 0) AS hints
         FROM sessions s LEFT JOIN hints h USING (day, session_id, agent_id)
@@ -188,7 +196,6 @@ def outcomes(
         repositories: YAML file whose `repositories` are folders to look in for sessions whose own
             folder is no repository, or no longer (COMPOSER_REPOSITORIES).
     """
-    from composer_pipeline.settings import Settings
     from composer_pipeline.survival.judge import judge_outcomes
     from composer_pipeline.survival.stage import (
         evaluate_outcomes,
@@ -319,7 +326,7 @@ def show_state(
     facts = {
         "session": state.session_id + (f" / agent {state.agent_id}" if state.agent_id else ""),
         "when": f"{state.ts or state.day} turn {state.turn}",
-        "model": f"{state.model or '?'} (Claude Code {state.version or '?'})",
+        "model": f"{state.model or '?'} ({state.agent} {state.version or '?'})",
         "where": state.cwd or state.project,
         "prefix": f"{len(state.messages)} messages, {state.fidelity}"
         + ("" if state.on_active_path else ", abandoned branch"),
@@ -434,7 +441,7 @@ def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Return sessions as a table, one row per trajectory."""
     # Without lines between them, the columns fit the start of the prompt into 80 characters.
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
-    widths = {"day": 10, "session": 9, "project": 11}
+    widths = {"day": 10, "agent": 8, "session": 9, "project": 11}
     counts = ("states", "calls", "errors", "hints", "compact")
     for name, width in widths.items():
         table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
@@ -446,6 +453,7 @@ def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
         label = f"+ {row['agent_id']}" if row["agent_id"] else row["session_id"]
         table.add_row(
             row["day"],
+            "claude" if row["agent"] == "claude-code" else row["agent"],
             label[:9] if row["agent_id"] else label[:8],
             (row["project"] or "").rsplit("/", 1)[-1],
             *(str(row[name]) for name in ("states", "tool_calls", "tool_errors", "hints")),

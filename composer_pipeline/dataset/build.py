@@ -271,4 +271,5 @@ def _kept(
             if out:
                 names = [name_of(table, key) for key in rows.select(TABLES[table].key).to_pylist()]
                 rows = rows.filter(pa.array([name not in out for name in names], pa.bool_()))
+            rows = filled(rows, "agent", plan.agent_of.get(session, ""))
             yield filled(rows, "repository", plan.repository_of.get(session, ""))

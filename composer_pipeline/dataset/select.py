@@ -280,7 +280,7 @@ class SplitPlan:
         self._leave_out(found, selection)
         kept = list(self._kept(found))
         prompts = {(row.session, row.prompt) for *_, row in kept if row.prompt is not None}
-        keys, folders, first_prompts = _session_columns(lake)
+        keys, folders, first_prompts, self.agent_of = _session_columns(lake)
         links = [*prompts, *found.links.links(first_prompts)]
         self.group_of = groups(keys, links)
         names = found.links.repositories(folders)
@@ -391,18 +391,21 @@ def _drop(
     return drop({"pair_id": row.name, "state_id": row.state_id}, step, field, stat, value, bound)
 
 
-def _session_columns(lake: Lake) -> tuple[list[SessionKey], dict[str, str], dict[str, str]]:
-    """Return the keys of all sessions, and their working directories and first prompts by id."""
-    columns = ["session_id", "agent_id", "group_id", "first_ts", "project", "first_prompt"]
+def _session_columns(
+    lake: Lake,
+) -> tuple[list[SessionKey], dict[str, str], dict[str, str], dict[str, str]]:
+    """Return the keys of all sessions; their folders, first prompts and agents by id."""
+    columns = ["session_id", "agent_id", "group_id", "first_ts", "project", "first_prompt", "agent"]
     rows = lake.rows("sessions", columns=columns)
     rows.sort(key=lambda row: (row["session_id"], row["agent_id"]))
-    keys, folders, prompts = [], dict[str, str](), dict[str, str]()
+    keys, folders, prompts, agents = [], dict[str, str](), dict[str, str](), dict[str, str]()
     for row in rows:  # the main trajectory, which has no agent, comes first
         first_ts = row["first_ts"].timestamp() if row["first_ts"] else math.inf
         keys.append(SessionKey(first_ts, row["session_id"], row["group_id"] or ""))
         folders.setdefault(row["session_id"], row["project"] or "")
         prompts.setdefault(row["session_id"], row["first_prompt"] or "")
-    return keys, folders, prompts
+        agents.setdefault(row["session_id"], row["agent"])
+    return keys, folders, prompts, agents
 
 
 def _hash(text: str) -> str:

@@ -9,6 +9,13 @@ has no call or no ``observation``; answer calls in their order, begin a result w
 A path that was compacted or cleared continues in the document of ``continued_trajectory_ref``; an
 abandoned branch is a document of its own, listed in ``extra.branches``. What a document repeats of
 another is marked ``is_copied_context``.
+
+``ingest`` reads the files back to the same states, prefixes and actions. What is lost: the ids of
+calls; pictures and other blocks that are no text (``[image 1]``); the order of texts and calls in
+one message; what tells a prompt from context that the client adds in the user's role, and a summary
+from a prompt; responses that only thought (a correction after one falls to the state before); that
+the user stopped an agent whose model is not told of it; from where on a set of tools was recorded;
+characters of a tool's name that providers refuse.
 """
 
 from collections import Counter
@@ -165,8 +172,13 @@ class _Maker:
 
     def _of_state(self, state: TraceState) -> Document:
         values = {
-            name: getattr(state, name) for name in ("state_id", "fidelity", "turn", *_OUTCOMES)
+            name: getattr(state, name)
+            for name in ("state_id", "message_id", "fidelity", "turn", *_OUTCOMES)
         }
+        if state.cwd != state.project:
+            values["cwd"] = state.cwd
+        if not state.on_active_path:
+            values["on_active_path"] = False
         extra = {name: value for name, value in values.items() if value is not None}
         made: Document = {"llm_call_count": 1, "extra": extra}
         if state.model:

@@ -1,15 +1,30 @@
 """A session in Pi's session format, with a ``harness``: what the Hub's trace viewer draws.
 
-A file is one trajectory; a subagent's names the file of its parent. Each message stands there once
-and names its predecessor, so that an abandoned branch hangs where it left, and a compacted path
-continues after the path before it. Pi has no messages for the system prompt and the tools: they are
+A file is one trajectory; a subagent's names the file of its parent. Entries form a tree in which
+the path to a response is its prompt: an abandoned branch hangs where it left, and a compaction is
+Pi's own entry, with what it kept. Pi has no messages for the system prompt and the tools: they are
 ``custom`` lines of the kinds that ``teich`` reads.
+
+:class:`composer_pipeline.traces.sources.pi.Pi` reads it back: the same session, agent and response
+ids (in ``source``), prompts and actions. Lost are
+
+- texts of one message apart from each other, and whether a user's text is a prompt, a note of the
+  agent or an interruption;
+- images and blocks of unknown kinds, of which a placeholder stays, and the ids of calls;
+- characters of tools' names that providers do not accept;
+- system prompts and tools after the first, the version of the agent, a change of its folder;
+- fidelity. What comes later is derived anew: labels, outcomes, edits.
+
+Pi itself would frame the summary of a compaction in words of its own, also where they are the
+agent's whole message here (``source.verbatim``).
 """
 
 import hashlib
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from composer_pipeline.chat.convert import INTERRUPTED, offered_tools
 from composer_pipeline.chat.tools import Toolsets
@@ -51,7 +66,7 @@ def _head(
         "timestamp": _time(first.ts),
         "cwd": first.project or "/",
         "harness": harness_of(session),
-        "source": {"session_id": session.session_id},
+        "source": {"session_id": session.session_id, "agent_id": first.agent_id},
         **({"parentSession": parent} if parent else {}),
     }
     system = next(step.text for step in lines[0].steps if step.source == "system")
@@ -65,33 +80,98 @@ def _custom(kind: str, data: Any, time: str) -> Entry:
     return {**entry, "customType": kind, "data": data}
 
 
-def _entries(lines: list[PathSteps]) -> Iterator[Entry]:
-    """Yield each message once, with its predecessor."""
-    ids: dict[tuple[str | None, Any], str | None] = {}
-    named: set[Any] = set()
+class _Written(msgspec.Struct):
+    """A step in the file: its first entry, the one it follows, and its last one."""
+
+    entry: Entry
+    follows: str | None
+    last: str | None
+
+
+def _entries(lines: list[PathSteps]) -> list[Entry]:
+    """Return the messages as a tree in which the path to each response is its prompt."""
+    entries: list[Entry] = []
+    # By predecessor and step, and the first one of each step.
+    tree: dict[tuple[str | None, str], _Written] = {}
+    first: dict[str, _Written] = {}
+    summaries: set[str] = set()
     end: str | None = None
     for number, line in enumerate(lines):
-        parent = end if line.kind == "continuation" else None
+        parent = None
+        mark = f"_{number}" if number else ""
         now = line.states[0].ts
-        for step, name, copied in zip(line.steps, line.names, line.copied, strict=True):
-            if step.source == "system":
-                continue
-            if (parent, name) in ids:
-                parent = ids[parent, name]
-                continue
-            if line.kind == "continuation" and copied and name in named:
-                continue  # kept by the compaction, and written above
-            now = (step.state.ts if step.state else None) or now
-            follows = parent
-            for part, message in enumerate(_messages(step, f"_{number}" if number else "")):
-                mine = _id(f"{parent}/{name}/{part}")
-                entry = {"type": "message", "id": mine, "parentId": parent, "timestamp": _time(now)}
-                yield {**entry, "message": message}
-                parent = mine
-            ids[follows, name] = parent
-            named.add(name)
+        steps = [
+            (step, _id(_content(step, name)))
+            for step, name in zip(line.steps, line.names, strict=True)
+            if step.source != "system"
+        ]
+        while steps:
+            step, key = steps.pop(0)
+            kept: list[_Written] | None = None
+            begins = line.kind == "continuation" and (None, key) not in tree
+            if parent is None and step.source == "user" and (begins or key in summaries):
+                summaries.add(key)
+                kept = _kept(steps, first)
+                steps = steps[len(kept) :]
+                key = _id("/".join([key, *(each.entry["id"] for each in kept)]))
+            written = tree.get((parent, key))
+            if written is None:
+                now = (step.state.ts if step.state else None) or now
+                if kept is not None:
+                    made = [_compaction(step.text, key, kept, end)]
+                else:
+                    made = _said(step, f"{parent}/{key}", parent, mark)
+                entries += [entry | {"timestamp": _time(now)} for entry in made]
+                written = _Written(entries[-len(made)], parent, entries[-1]["id"])
+                tree[parent, key] = written
+                first.setdefault(key, written)
+            if step.state is not None:
+                _own(written.entry, step.state)
+            parent = written.last
         if line.kind != "branch":
             end = parent
+    return entries
+
+
+def _content(step: SessionStep, name: Any) -> str:
+    """Return what makes two steps the same: one message may have been sent with other results."""
+    return f"{name}/{step.text}/{[(call.result, call.is_error) for call in step.calls]}"
+
+
+def _kept(steps: list[tuple[SessionStep, str]], first: dict[str, _Written]) -> list[_Written]:
+    """Return the steps after a summary that stand in the file already, one below the other."""
+    kept: list[_Written] = []
+    for step, key in steps:
+        written = first.get(key)
+        if written is None or step.state is not None or (kept and written.follows != kept[-1].last):
+            break
+        kept.append(written)
+    return kept
+
+
+def _compaction(summary: str, key: str, kept: list[_Written], end: str | None) -> Entry:
+    mine = _id(f"{end}/{key}")
+    return {
+        "type": "compaction",
+        "id": mine,
+        "parentId": kept[-1].last if kept else end,
+        "summary": summary,
+        "firstKeptEntryId": kept[0].entry["id"] if kept else mine,
+        "tokensBefore": 0,
+        "source": {"verbatim": True},
+    }
+
+
+def _said(step: SessionStep, name: str, parent: str | None, mark: str) -> list[Entry]:
+    made: list[Entry] = []
+    for part, message in enumerate(_messages(step, mark)):
+        mine = _id(f"{name}/{part}")
+        entry = {"type": "message", "id": mine, "parentId": parent, "message": message}
+        if message["role"] == "assistant":
+            entry["source"] = {"copied": True}
+        made.append(entry)
+        parent = mine
+    return made
 
 
 def _messages(step: SessionStep, mark: str) -> Iterator[Entry]:
@@ -104,10 +184,8 @@ def _messages(step: SessionStep, mark: str) -> Iterator[Entry]:
         {"type": "toolCall", "id": c.id + mark, "name": c.name, "arguments": c.arguments}
         for c in step.calls
     ]
-    message: Entry = {"role": "assistant", "content": text + calls}
-    if step.state is not None:
-        message |= {"model": step.state.model or "unknown", "usage": _usage(step.state)}
-    yield message | {"stopReason": "toolUse" if calls else "stop"}
+    stop = "toolUse" if calls else "stop"
+    yield {"role": "assistant", "content": text + calls, "stopReason": stop}
     for call in step.calls:
         if step.answered:
             yield _result(call, mark)
@@ -124,10 +202,13 @@ def _result(call: StepCall, mark: str) -> Entry:
     }
 
 
-def _usage(state: TraceState) -> Entry:
+def _own(entry: Entry, state: TraceState) -> None:
+    """Say in the entry of a response that it is a state's action."""
     given, made = state.input_tokens or 0, state.output_tokens or 0
     counts = {"input": given, "output": made, "cacheRead": 0, "cacheWrite": 0}
-    return {**counts, "totalTokens": given + made}
+    usage = {**counts, "totalTokens": given + made}
+    entry["message"] |= {"model": state.model or "unknown", "usage": usage}
+    entry["source"] = {"message_id": state.message_id}
 
 
 def _id(text: str) -> str:

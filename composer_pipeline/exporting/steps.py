@@ -59,8 +59,7 @@ def _agent(
     built, builder.messages = builder.messages, []
     wire = iter([call for message in built for call in message.get("tool_calls", ())])
     for position, blocks in run:
-        texts = [str(b.get("text", "")) for b in blocks if _kind(b) == "text"]
-        text = "\n\n".join(t for t in texts if t.strip())
+        text = "\n\n".join(_texts(blocks))
         calls = [
             StepCall(
                 call["id"], str(b.get("id", "")), *map(call["function"].get, ("name", "arguments"))
@@ -95,9 +94,15 @@ def _user(
             if text != INTERRUPTED:
                 call.is_error = call.recorded in failed and text.startswith(ERROR_PREFIX)
                 call.result = text.removeprefix(ERROR_PREFIX) if call.is_error else text
+    own = [(position, "\n\n".join(_texts(content))) for position, content in run]
+    own = [(position, text) for position, text in own if text]
     for message in built:
-        if message["role"] != "tool":
-            yield SessionStep("user", message["content"], run[0][0])
+        if message["role"] == "tool":
+            continue
+        if message["content"] != "\n\n".join(text for _, text in own):
+            own = [(run[0][0], message["content"])]  # pictures and other things have places in it
+        for position, text in own:
+            yield SessionStep("user", text, position)
 
 
 def _with_systems(steps: list[SessionStep]) -> list[SessionStep]:
@@ -120,13 +125,18 @@ def _blocks(message: Message) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
+def _texts(blocks: list[Any]) -> list[str]:
+    texts = [str(block.get("text", "")) for block in blocks if _kind(block) == "text"]
+    return [text for text in texts if text.strip()]
+
+
 def _kind(block: Any) -> Any:
     return block.get("type") if isinstance(block, dict) else None
 
 
 def harness_of(session: WholeSession) -> str:
-    """Return ``codex`` or ``claude-code``."""
-    return "codex" if any("codex" in row["path"] for row in session.rows) else "claude-code"
+    """Return whose session it is: ``claude-code``, ``codex``, ..."""
+    return str(session.rows[0]["agent"])
 
 
 #: The name of a message: its number within the day, or the id of the state whose action it is.

@@ -227,6 +227,7 @@ _PROMPT_TOKENS: _Columns = {"prompt_tokens": (INT64, f"of prompt and tools, {_TO
 _COST: _Columns = {"cost_usd": (FLOAT, "billed cost of all replies to the state, US dollars")}
 #: What every row ends with.
 _IDS: _Columns = {
+    "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
     "repository": (TEXT, "hash of the repository; equal for its clones and worktrees"),
     "day": (TEXT, "day of the session"),
     "schema_version": (INT32, "version of the dataset's tables"),
@@ -524,6 +525,7 @@ STATES = _table(
     {
         **STATE_ID,
         "agent_id": (TEXT, "subagent, empty for the main trajectory"),
+        "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
         "message_id": (TEXT, "id of the API response"),
         "chain_id": (TEXT, "chain that holds the prefix"),
         "n_messages": (INT32, "the prefix is the first n messages of the chain"),
@@ -579,7 +581,7 @@ STATES = _table(
         "project": (TEXT, "redacted working directory of the session"),
         "cwd": (TEXT, "redacted working directory of the response"),
         "model": (TEXT, "model that answered"),
-        "version": (TEXT, "Claude Code version"),
+        "version": (TEXT, "version of the agent"),
         "ts": (TIMESTAMP, "timestamp of the first segment"),
         "input_tokens": (INT64, "prompt tokens as reported, caches included"),
         "output_tokens": (INT64, "completion tokens as reported"),

@@ -11,6 +11,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import file_mode, too_open
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
+from composer_pipeline.traces.discover import files_below, session_folders
 
 _EXTRAS = {
     "dagster": ("dagster", "dagster_webserver"),
@@ -71,10 +72,15 @@ def _redaction(settings: Settings) -> dict[str, str]:
 
 
 def _sessions(settings: Settings) -> dict[str, str]:
-    folder = Path(settings.sessions).expanduser()
-    if not folder.is_dir():
-        return check("sessions", "warn", f"{settings.sessions} is not a folder")
-    return check("sessions", "ok", f"{sum(1 for _ in folder.rglob('*.jsonl'))} files")
+    try:
+        folders = session_folders(settings.sessions)
+        found = {folder: len(files_below([folder])) for folder in folders}
+        if not folders:
+            files_below(())  # its error says where was looked
+    except InputError as error:
+        return check("sessions", "warn", str(error))
+    places = (f"{many} files in {folder}" for folder, many in found.items())
+    return check("sessions", "ok", ", ".join(places))
 
 
 def _lake(lake: Lake) -> dict[str, str]:

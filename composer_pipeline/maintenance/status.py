@@ -81,7 +81,7 @@ def status(
     rows, sources, parsed = lake.select(_COUNTS)[0], list(sessions), stale_states(lake)
     later, made = _of_build(lake, run_root)
     stages = _stages(lake, parsed, sources) | later
-    source = " ".join(map(str, sources)) or "~/.claude/projects"
+    source = " ".join(map(str, sources))
     return StatusReport(
         lake.url,
         {**by_size, "total": sum(sizes.values())},

@@ -12,6 +12,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.tool_names import translate
 
 _CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]*`|https?://\S+", re.DOTALL)
 _SCRIPTS = {
@@ -252,7 +253,8 @@ def prose_of(action: Action) -> str:
     """Return the words of an action to the user or to another agent."""
     if not action.tool_calls:
         return action.text
-    parts = [call.arguments.get(_PROSE.get(call.name, "")) for call in action.tool_calls]
+    steps = (step for call in action.tool_calls for step in translate(call))
+    parts = [step.arguments.get(_PROSE.get(step.name, "")) for step in steps]
     return " ".join(str(part) for part in parts if part)
 
 

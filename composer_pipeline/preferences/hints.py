@@ -20,6 +20,7 @@ from composer_pipeline.preferences.vote import home_of
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import Message, TraceState
+from composer_pipeline.tool_names import translate
 from composer_pipeline.versions import HINTS_VERSION
 
 _WORDS = re.compile(r"\w+", re.UNICODE)
@@ -202,7 +203,8 @@ def standing_notes(lake: Lake) -> list[Note]:
         call, message = state.action.tool_calls[index], state.verdict_evidence or ""
         later = better.get(state.state_id, [])
         worked = ToolCall(later[index][0], dict(later[index][1])) if later else call
-        old, new = (str(each.arguments.get("old_string")) for each in (call, worked))
+        first, then = (translate(each)[0].arguments for each in (call, worked))
+        old, new = str(first.get("old_string")), str(then.get("old_string"))
         if old != new and old.split() == new.split():
             message += " (only the white space was wrong)"
         about = call.name if class_of(call.name) in ("edit", "run") else call.summary()
@@ -256,7 +258,8 @@ def consensus_hint(
     if own == [name]:
         instead = ", but not as you did"
     span = "\n".join(str(value) for key, value in arguments.items() if key not in _MINOR)
-    for target, needle in _targets(arguments, Place(folder, home_of(folder))):
+    step = translate(ToolCall(name, dict(arguments)))[0]
+    for target, needle in _targets(step.arguments, Place(folder, home_of(folder))):
         if not any(needle in text for text in shown):
             continue
         what = f"use {name} on {target}" if target else f"use {name}"
@@ -423,16 +426,20 @@ def _replaces(other: ToolCall, failed: ToolCall, place: Place) -> bool:
 
 def _files(call: ToolCall) -> set[str]:
     # Base names only: a wrong folder is a common mistake.
-    values = (call.arguments.get(key) for key in PATH_ARGUMENTS)
+    values = (step.arguments.get(key) for step in translate(call) for key in PATH_ARGUMENTS)
     return {posixpath.basename(v.rstrip("/")) for v in values if isinstance(v, str)} - {""}
 
 
 def _stages(call: ToolCall, place: Place) -> list[tuple[str, ...]]:
     """Return (program, subcommand, operands…) of the significant stages of a command line."""
-    command = call.arguments.get("command")
-    if not isinstance(command, str):
-        return []
-    return [found for found in targets(command, place) if found[0] not in _COMMON]
+    commands = (step.arguments.get("command") for step in translate(call))
+    return [
+        found
+        for command in commands
+        if isinstance(command, str)
+        for found in targets(command, place)
+        if found[0] not in _COMMON
+    ]
 
 
 def _same_purpose(stages: Sequence[tuple[str, ...]], wanted: Sequence[tuple[str, ...]]) -> bool:

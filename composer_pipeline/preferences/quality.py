@@ -229,6 +229,7 @@ class Quality:
     reasons: Mapping[str, int]  #: states by the outcome of their vote
     outcomes: Mapping[str, int]
     tiers: Mapping[str, int]
+    agents: Mapping[str, int]  # pairs by whose session they are of
     drops: Mapping[str, int]
     per_session: tuple[Measurement, Measurement]  #: mean and largest, of sessions with pairs
     length_ratio: Mapping[str, Measurement]  #: deciles 1, 5 and 9 of chosen to rejected
@@ -279,6 +280,7 @@ class Quality:
             ("control_replies", self.controls, states),
             ("pairs_by_outcome", self.outcomes, self.pairs),
             ("pairs_by_tier", self.tiers, self.pairs),
+            ("pairs_by_agent", self.agents, self.pairs),
             ("pairs_dropped", self.drops, self.funnel.get("candidates", 0)),
             ("pairs_by_sides", asdict(self.sides), self.pairs),
         ):
@@ -338,6 +340,8 @@ def measure(lake: Lake, scope: str = ALL, *, rules: Rules = None, built: bool = 
     votes = _Votes(lake.read("votes", days=days, columns=_VOTE_COLUMNS))
     pairs, prints = _pairs(lake, days, rules.near_duplicates)
     drops = (lake.rows("drops", days=[day], stage="pairs", columns=["op"]) for day in days)
+    sessions = lake.rows("sessions", days=days, columns=["session_id", "agent"])
+    agent_of = {row["session_id"]: row["agent"] for row in sessions}
     counted, reasons, controls = Counter[str](), Counter[str](), Counter[str]()
     by_prompt: dict[str, list[bool]] = {"full": [], "window": []}
     for row in votes:
@@ -371,6 +375,7 @@ def measure(lake: Lake, scope: str = ALL, *, rules: Rules = None, built: bool = 
         reasons=dict(sorted(reasons.items())),
         outcomes=_count(row["outcome"] or "unknown" for row in pairs),
         tiers=_count(row["tier"] for row in pairs),
+        agents=_count(agent_of.get(row["session_id"], "") for row in pairs),
         drops=_count(row["op"] for rows in drops for row in rows),
         per_session=_per_session(pairs),
         length_ratio=_length_ratio(pairs),

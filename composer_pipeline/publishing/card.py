@@ -132,6 +132,7 @@ class Facts:
     days: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
     repositories: set[str] = field(default_factory=set)
+    sessions_of: dict[str, set[str]] = field(default_factory=dict)  # by agent
     traces: int = 0
 
     def of(self, config: str) -> int:
@@ -139,7 +140,7 @@ class Facts:
         return sum(number for (name, _), number in self.rows.items() if name == config)
 
 
-_ALWAYS = ("simulated", "day", "session_id", "repository")
+_ALWAYS = ("simulated", "day", "session_id", "repository", "agent")
 _COLUMNS = {
     "pairs": (*_COUNTED, "chosen_models", "chosen_licenses", "chosen_terms", "rejected_model",
               "prompt_tokens", "kept", "contested"),
@@ -181,6 +182,8 @@ def _count_origin(facts: Facts, row: Row) -> None:
     ):  # fmt: skip
         if row[name]:
             values.add(row[name])
+    if row["agent"]:
+        facts.sessions_of.setdefault(row["agent"], set()).add(row["session_id"])
 
 
 def _count(facts: Facts, config: str, row: Row) -> None:

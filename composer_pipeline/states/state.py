@@ -45,6 +45,7 @@ class TraceState(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     turn: int
     parser_version: str
+    agent: str = "claude-code"
     system_hash: str | None = None
     tools_hash: str | None = None
     error_kind: str | None = None

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from composer_pipeline.traces.records import LineStats, decode_any, parse_time
+from composer_pipeline.actions import ToolCall
+from composer_pipeline.tool_names import EDITS, translate
+from composer_pipeline.traces.records import (
+    LineStats,
+    decode_any,
+    message_of,
+    parse_time,
+    plain_content,
+)
 from composer_pipeline.traces.source import ClaudeCode, source_of
 
 #: A line is followed from this many bytes on, if so many of them are letters or digits.
@@ -70,8 +78,7 @@ class SessionEdits(msgspec.Struct, gc=False):
 class _Call(msgspec.Struct, gc=False):
     message_id: str
     id: str
-    name: str
-    input: dict[str, Any]
+    steps: list[ToolCall]
     folder: str
     branch: str
 
@@ -86,10 +93,6 @@ class _Result(NamedTuple):
 _Item = _Call | _Result | float
 _COMMITTED = re.compile(rb"\[[^\[\]\\\n]{1,200}? ([0-9a-f]{7,40})\] ")
 _RESULT_ID = re.compile(rb'"tool_use_id"\s*:\s*"([^"]*)"')
-_NAMES = frozenset({"Edit", "MultiEdit", "Write"})
-#: Codex gives a patch to a tool of its own, or as the words or the here-document of a command.
-_PATCHES = frozenset({"apply_patch", "shell", "local_shell", "exec_command"})
-_PATCH = "*** Begin Patch\n"
 _CALL_MARKS = (b'"Edit"', b'"MultiEdit"', b'"Write"')
 
 
@@ -171,11 +174,11 @@ def _items_of(record: dict[str, Any]) -> Iterator[_Item]:
         folder, branch = str(record.get("cwd") or ""), str(record.get("gitBranch") or "")
         for block in blocks:
             given, name = block.get("input"), str(block.get("name"))
-            known = name in _NAMES or name in _PATCHES
-            if block.get("type") == "tool_use" and known and isinstance(given, dict):
-                yield _Call(
-                    str(message.get("id")), str(block.get("id")), name, given, folder, branch
-                )
+            if block.get("type") != "tool_use" or not isinstance(given, dict):
+                continue
+            steps = [s for s in translate(ToolCall(name, given)) if s.name in EDITS]
+            if steps:
+                yield _Call(str(message.get("id")), str(block.get("id")), steps, folder, branch)
     elif kind == "user":
         now, results = _seconds(record.get("timestamp")), False
         about = record.get("toolUseResult")
@@ -199,8 +202,9 @@ def _original(about: Any) -> str | None:
 def _record_items(records: Iterable[Any]) -> Iterator[_Item]:
     """Yield the items of another source's records."""
     for record in records:
-        message = decode_any(record.message)
-        given = {"type": record.type, "message": message, "timestamp": record.timestamp,
+        message = message_of(record)
+        body = {"id": message.id, "content": plain_content(message)} if message else None
+        given = {"type": record.type, "message": body, "timestamp": record.timestamp,
                  "cwd": record.cwd, "isMeta": record.is_meta}  # fmt: skip
         yield from _items_of(given)
 
@@ -215,41 +219,36 @@ def _seconds(timestamp: Any) -> float:
 
 
 def _edits_of(call: _Call, result: _Result, session_id: str) -> Iterator[Edit]:
-    for path, old, new, region in _texts(call, result.original):
+    for step in call.steps:
+        path = str(step.arguments.get("file_path") or "")
+        if path and call.folder and not path.startswith(("/", "~")):
+            path = f"{call.folder}/{path}"
+        old, new, region = _texts(step, result.original)
         lines, places, text, removed = _added(old, new)
         if lines or removed:
             yield Edit(
                 call.message_id, session_id, call.id, path, result.time, lines, places, text,
                 removed, call.branch, region,
-                call.name == "Write" and result.original is None,
+                step.name == "Write" and result.original is None,
             )  # fmt: skip
 
 
-def _texts(call: _Call, original: str | None) -> Iterator[tuple[str, str, str, Region | None]]:
-    """Yield path, old text, new text and region of each file that a call changed."""
-    given = call.input
-    if call.name in _PATCHES:
-        words = (w for v in given.values() for w in (v if isinstance(v, list) else [v]))
-        patch = next((word for word in words if isinstance(word, str) and _PATCH in word), "")
-        for path, old, new in _patched(patch.partition(_PATCH)[2]):
-            yield (path if path.startswith("/") else f"{call.folder}/{path}"), old, new, None
-        return
-    path = str(given.get("file_path") or "")
-    if call.name == "Write":
-        yield path, original or "", str(given.get("content") or ""), None
-        return
+def _texts(step: ToolCall, original: str | None) -> tuple[str, str, Region | None]:
+    """Return old text, new text and region of an edit."""
+    given = step.arguments
+    if step.name == "Write":
+        return original or "", str(given.get("content") or ""), None
     listed = given.get("edits")
     items = [e for e in (listed if isinstance(listed, list) else [given]) if isinstance(e, dict)]
     changes = [(str(e.get("old_string") or ""), str(e.get("new_string") or ""),
                 bool(e.get("replace_all"))) for e in items]  # fmt: skip
     if original is None:
-        yield path, "\n".join(c[0] for c in changes), "\n".join(c[1] for c in changes), None
-        return
+        return "\n".join(c[0] for c in changes), "\n".join(c[1] for c in changes), None
     text = original
     for old, new, everywhere in changes:
         text = text.replace(old, new, -1 if everywhere else 1) if old else new + text
     region = _region(original, text, changes[0]) if len(changes) == 1 else None
-    yield path, original, text, region
+    return original, text, region
 
 
 def _region(before: str, text: str, change: tuple[str, str, bool]) -> Region | None:
@@ -303,22 +302,3 @@ def _added(old: str, new: str) -> tuple[_Lines, tuple[int, ...], _Lines, frozens
 def _is_followed(line: bytes) -> bool:
     """Return True if a stripped line says enough to be found again."""
     return len(line) >= MIN_BYTES and len(_WORD.findall(line)) >= MIN_WORD
-
-
-def _patched(patch: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, old lines and new lines of each file of a patch in the form of Codex."""
-    path, old, new = "", list[str](), list[str]()
-    for line in [*patch.splitlines(), "*** End Patch"]:
-        if line.startswith("*** Move to: "):
-            path = line.removeprefix("*** Move to: ").strip()
-        elif line.startswith("*** "):
-            if path and (old or new):
-                yield path, "\n".join(old), "\n".join(new)
-            header, _, name = line.removeprefix("*** ").partition(": ")
-            path = name.strip() if header in ("Add File", "Update File") else ""
-            old, new = [], []
-        elif line.startswith(("+", "-", " ")):
-            if line[0] != "+":
-                old.append(line[1:])
-            if line[0] != "-":
-                new.append(line[1:])

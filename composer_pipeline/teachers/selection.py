@@ -28,6 +28,7 @@ from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.teachers.questions import BYTES_PER_TOKEN
 from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, draw, sampled
 from composer_pipeline.teachers.value import TROUBLE, PairModel, features, prompt_bytes
+from composer_pipeline.tool_names import TOOLS, translate
 
 _TODO_TOOLS = frozenset({"TodoWrite", "TaskCreate", "TaskUpdate"})
 #: A text of at most so many characters that asks nothing is a confirmation.
@@ -63,7 +64,7 @@ def _rule(state: TraceState, wanted: frozenset[SkipRule]) -> SkipRule | None:
         text = state.action.text
         short = len(text) <= _CONFIRMATION_CHARS and "?" not in text
         return "confirmation" if "confirmation" in wanted and short else None
-    if "todo" in wanted and all(call.name in _TODO_TOOLS for call in calls):
+    if "todo" in wanted and all(TOOLS.get(call.name, call.name) in _TODO_TOOLS for call in calls):
         return "todo"
     if "named_read" in wanted and len(calls) == 1 and _reads_a_named_file(state, calls[0]):
         return "named_read"
@@ -71,6 +72,7 @@ def _rule(state: TraceState, wanted: frozenset[SkipRule]) -> SkipRule | None:
 
 
 def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
+    call = translate(call)[0]
     path = call.arguments.get("file_path")
     if call.name != "Read" or not isinstance(path, str) or not path:
         return False
@@ -78,7 +80,8 @@ def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
     for message in reversed(state.messages):
         blocks = blocks_of(message)
         uses = (block for block in blocks if block.get("type") == "tool_use")
-        if any(mapping_at(use, "input").get("file_path") == path for use in uses):
+        before = (ToolCall(str(use.get("name")), dict(mapping_at(use, "input"))) for use in uses)
+        if any(step.arguments.get("file_path") == path for b in before for step in translate(b)):
             return False
         texts = [str(b.get("text", "")) for b in blocks if b.get("type") == "text"]
         if message.get("role") == "user" and any(texts):

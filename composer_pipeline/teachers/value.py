@@ -15,6 +15,7 @@ import orjson
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.teachers.teachers import draw
+from composer_pipeline.tool_names import EDITS, translate
 
 #: Feature -> its hand-set weight, in log odds.
 WEIGHTS: Mapping[str, float] = {
@@ -36,7 +37,6 @@ SPREAD = 1.0
 #: Features that say that the action went wrong; no rule skips such a state.
 TROUBLE = frozenset({"corrected", "reverted", "caused", "failed", "tests_failed", "interrupted"})
 
-_EDIT_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 #: How far back a call counts as a repetition, in messages.
 _REPEAT_WINDOW = 40
 _STEPS = 50
@@ -58,7 +58,9 @@ def features(state: TraceState) -> frozenset[str]:
         "tests_failed": own and (state.tests_passed is False or kind == "failing_tests"),
         "interrupted": bool(state.interrupted),
         "repeated": _repeats(state),
-        "edits": any(call.name in _EDIT_TOOLS for call in state.action.tool_calls),
+        "edits": any(
+            step.name in EDITS for call in state.action.tool_calls for step in translate(call)
+        ),
         "gone": state.fate == "gone",
         "kept": state.fate == "kept",
     }

@@ -58,6 +58,19 @@ def _expanded(given: Path | str) -> list[Path]:
     return found
 
 
+def agents_here() -> dict[str, list[Path]]:
+    """Return agent to the folders of its sessions that are on this machine."""
+    found = {source.name: [f for f in source.folders() if f.is_dir()] for source in sources()}
+    return {name: folders for name, folders in sorted(found.items()) if folders}
+
+
+def session_folders(given: str = "") -> list[Path]:
+    """Return the one folder that is given, or those of every agent on this machine."""
+    if given:
+        return [Path(given).expanduser()]
+    return [folder for folders in agents_here().values() for folder in folders]
+
+
 class UnreadableFile(InputError):
     """A session file cannot be read, or is cut off; the others of its folder are read."""
 
@@ -79,10 +92,11 @@ class SourceFile:
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open the raw, decompressed bytes; raise UnreadableFile."""
-        if self.member is not None:
+        given = self.member.lines() if self.member is not None else _whole(self.file)
+        if given is not None:
             try:
-                yield io.BufferedReader(_Stream(self.member.lines()), 1 << 20)
-            except InputError as error:
+                yield io.BufferedReader(_Stream(given), 1 << 20)
+            except (InputError, OSError, zstandard.ZstdError) as error:
                 raise UnreadableFile(str(error)) from error
             return
         try:
@@ -180,6 +194,14 @@ def _members(whole: SourceFile) -> Iterator[SourceFile]:
         yield replace(whole, member=Member("", 0, partial(_refused, str(error))))
 
 
+def _whole(file: Path) -> Iterator[bytes] | None:
+    """Return the lines of a file that continues another one, with those; else ``None``."""
+    if not file.name.endswith(LINES):
+        return None
+    found = (source.whole(file) for source in sources())
+    return next((lines for lines in found if lines is not None), None)
+
+
 def _refused(why: str) -> Iterator[bytes]:
     raise UnreadableFile(why)
 
@@ -194,7 +216,10 @@ def files_below(
     own = Path(lake.root).resolve() if lake is not None and lake.local else None
     given = [path for item in paths for path in _expanded(item)]
     if not given:
-        raise InputError("no PATH given: name session files or folders of them")
+        looked = ", ".join(str(folder) for source in sources() for folder in source.folders())
+        raise InputError(
+            f"no PATH given, and no agent keeps sessions here: none of {looked} exists"
+        )
     found: list[tuple[Path, Path, bool]] = []
     seen: set[Path] = set()
     for path in given:
@@ -275,6 +300,8 @@ def read_head(source: SourceFile) -> Head:
                 cwd = cwd or record.cwd or ""
                 if type(record) is AgentRecord and not session_id:
                     agent_id = record.agent_id or ""
+                    if agent_id and not record.session_id:  # only its folder says whose it is
+                        session_id = source.file.parent.name
                 session_id = session_id or record.session_id or ""
                 if is_session and session_id and moment:
                     after += 1
@@ -356,16 +383,18 @@ def first_day(lake_url: str, paths: Iterable[Path]) -> str:
 
 def _days_of(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
-        for file in path.rglob("*.jsonl*") if path.is_dir() else [path]:
-            if (found := _STAMP.search(_first_bytes(file))) is not None:
-                yield found[1].decode()
-            elif file.is_file():
-                yield str(datetime.fromtimestamp(file.stat().st_mtime, UTC).date())
+        try:
+            found = discover([path])
+        except InputError:  # it is gone or empty
+            continue
+        for source in found:
+            stamp = None if source.member else _STAMP.search(_first_bytes(source))
+            yield stamp[1].decode() if stamp else read_head(replace(source, explicit=False)).day
 
 
-def _first_bytes(file: Path) -> bytes:
+def _first_bytes(source: SourceFile) -> bytes:
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+        with source.open() as stream:
             return stream.read(_HEAD_BYTES)
-    except (OSError, EOFError, zlib.error):
+    except UnreadableFile:
         return b""

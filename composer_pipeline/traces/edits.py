@@ -18,12 +18,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from composer_pipeline.traces.graph_nodes import Call, Node
+from composer_pipeline.actions import ToolCall
+from composer_pipeline.tool_names import AGENTS, EDITS
+from composer_pipeline.traces.graph_nodes import Call
 from composer_pipeline.traces.trajectory import Trajectory
-
-EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
-#: Tools whose calls start a subagent, whose edits are in another file.
-AGENTS = frozenset({"Task", "Agent"})
 
 Kind = Literal["write", "append", "edit", "shell", "read", "format", "move", "undo", "stash",
                "unstash", "commit", "switch", "agent"]  # fmt: skip
@@ -51,7 +49,6 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     author: Author
     path: str = ""
     changes: tuple[Change, ...] = ()
-    piece: int = -1  # the result, in the content store
 
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
@@ -79,9 +76,8 @@ _SWITCHES = frozenset({"merge", "pull", "rebase", "cherry-pick", "switch", "am",
 
 
 def arguments_of(call: Call) -> dict[str, Any]:
-    """Return the arguments of a call; none where they are no object."""
-    given = call.input
-    return given if isinstance(given, dict) else {}
+    """Return the arguments of a call, as Claude Code names them."""
+    return call.steps[0].arguments
 
 
 def command_of(call: Call) -> str:
@@ -134,7 +130,8 @@ class Edits:
             node = graph.nodes[number]
             for position, call in enumerate(node.calls):
                 if call.answered:
-                    self.events += self._events_of(node, call, Author(number, position))
+                    author = Author(number, position)
+                    self.events += _events_of(call, author, node.context[2] or "")
         self._changing = [event for event in self.events if event.kind in _CHANGES]
         self._by_name: dict[str, list[int]] = defaultdict(list)
         for at, event in enumerate(self.events):
@@ -186,41 +183,56 @@ class Edits:
                 _UNSEEN[event.kind](view)
 
     def _text(self, event: Event) -> str:
-        return str(self.graph.contents.load(event.piece)) if event.piece >= 0 else ""
+        return self.graph.nodes[event.author.node].calls[event.author.call].result or ""
 
-    def _events_of(self, node: Node, call: Call, author: Author) -> Iterator[Event]:
-        name = call.name
-        if name in AGENTS:
-            yield Event("agent", author)
-        elif name == "Bash":
-            yield from self._shell(node, call, author)
-        elif call.failed or name not in (*EDITS, "Read"):
-            return
-        else:
-            given = arguments_of(call)
-            path = str(given.get("file_path") or given.get("notebook_path") or "")
-            if not path:
-                return
-            if name == "Read":
-                whole = (Change("", ""),) if not (given.get("offset") or given.get("limit")) else ()
-                yield Event("read", author, path, whole, call.answer)
-            elif name == "Write":
-                yield Event("write", author, path, (Change("", str(given.get("content", ""))),))
-            elif changes := _changes(given):
-                yield Event("edit", author, path, changes, call.answer)
 
-    def _shell(self, node: Node, call: Call, author: Author) -> Iterator[Event]:
-        command = command_of(call)
-        folder = node.context[2] or ""
-        yield from _documents(command, author, folder)
-        for bare, text, then in stages(command):
-            if (match := re.match(r"cd\s+(\S+)$", text)) and not call.failed:
-                folder = _joined(folder, _word(match[1]))
-            elif git := _GIT.match(bare):
-                failed = call.failed or then == "||"  # nobody knows whether it worked
-                yield from _git(git["verb"], git["rest"].split(), author, folder, failed=failed)
-            elif not call.failed:
-                yield from _program(bare, text, author, folder)
+def _events_of(call: Call, author: Author, folder: str) -> Iterator[Event]:
+    """Yield what a call did in a folder."""
+    tool, failed = call.tool, call.failed
+    if tool in AGENTS:
+        yield Event("agent", author)
+    elif tool == "Bash" or (not failed and tool in _SHOWN):
+        for step in call.steps:
+            if step.name == "Bash":
+                command = step.arguments.get("command")
+                if isinstance(command, str):
+                    yield from _shell(command, author, folder, failed=failed)
+            elif not failed and step.name in _SHOWN:
+                yield from _file(step, author, folder)
+
+
+_SHOWN = EDITS | {"Read"}
+
+
+def _file(step: ToolCall, author: Author, folder: str) -> Iterator[Event]:
+    given = step.arguments
+    path = str(given.get("file_path") or given.get("notebook_path") or "")
+    if not path:
+        return
+    path = path if path.startswith(("/", "~")) else _joined(folder, path)
+    if step.name == "Read":
+        whole = (Change("", ""),) if not (given.get("offset") or given.get("limit")) else ()
+        yield Event("read", author, path, whole)
+    elif step.name == "Write":
+        yield Event("write", author, path, (Change("", str(given.get("content", ""))),))
+    else:
+        if changes := _changes(given):
+            yield Event("edit", author, path, changes)
+        for item in _items(given):
+            if "old_string" not in item and "new_string" in item:  # at a line that nothing shows
+                yield Event("shell", author, path, (Change("", str(item["new_string"])),))
+
+
+def _shell(command: str, author: Author, folder: str, *, failed: bool) -> Iterator[Event]:
+    yield from _documents(command, author, folder)
+    for bare, text, then in stages(command):
+        if (match := re.match(r"cd\s+(\S+)$", text)) and not failed:
+            folder = _joined(folder, _word(match[1]))
+        elif git := _GIT.match(bare):
+            unsure = failed or then == "||"  # nobody knows whether it worked
+            yield from _git(git["verb"], git["rest"].split(), author, folder, failed=unsure)
+        elif not failed:
+            yield from _program(bare, text, author, folder)
 
 
 def _documents(command: str, author: Author, folder: str) -> Iterator[Event]:
@@ -298,14 +310,17 @@ def _has_source(words: list[str]) -> bool:
 
 
 def _changes(given: dict[str, object]) -> tuple[Change, ...]:
+    return tuple(
+        Change(str(item["old_string"] or ""), str(item.get("new_string") or ""),
+               bool(item.get("replace_all")))
+        for item in _items(given) if "old_string" in item
+    ) or ((Change("", str(given["new_source"])),) if "new_source" in given else ())  # fmt: skip
+
+
+def _items(given: dict[str, object]) -> list[dict[str, object]]:
     edits = given.get("edits")
     items = edits if isinstance(edits, list) else [given]
-    return tuple(
-        Change(str(item.get("old_string") or ""), str(item.get("new_string") or ""),
-               bool(item.get("replace_all")))
-        for item in items
-        if isinstance(item, dict) and ("new_string" in item or "old_string" in item)
-    ) or ((Change("", str(given["new_source"])),) if "new_source" in given else ())  # fmt: skip
+    return [item for item in items if isinstance(item, dict)]
 
 
 def _joined(folder: str, path: str) -> str:

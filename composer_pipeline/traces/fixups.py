@@ -9,8 +9,8 @@ from bisect import bisect_right
 from typing import Any
 
 import msgspec
-import orjson
 
+from composer_pipeline.tool_names import with_change
 from composer_pipeline.traces.edits import Author, Change, Edits, Event
 from composer_pipeline.traces.graph_nodes import Call
 from composer_pipeline.traces.verdicts import Judge, defines
@@ -41,7 +41,11 @@ def fixup(judge: Judge, culprit: Author, error: int, failed: Call) -> Fixup | No
     """
     call, edits = judge.graph.nodes[culprit.node].calls[culprit.call], judge.edits
     event = next((event for event in edits.events if event.author == culprit), None)
-    if event is None or call.name not in ("Edit", "Write") or len(event.changes) != 1:
+    steps = call.steps
+    if event is None or len(steps) != 1 or len(event.changes) != 1:
+        return None
+    tool = steps[0].name
+    if tool not in ("Edit", "Write"):
         return None
     passed = judge.passes_after(error, failed)
     if passed is None:
@@ -61,14 +65,10 @@ def fixup(judge: Judge, culprit: Author, error: int, failed: Call) -> Fixup | No
         event, change, [e for e in edits.events if culprit < e.author and e.author.node < passed]
     ):
         return None
-    if call.name == "Edit" and not _applies(edits, event, change):
+    if tool == "Edit" and not _applies(edits, event, change):
         return None
-    given = orjson.loads(orjson.dumps(call.input))
-    if call.name == "Write":
-        given["content"] = change.new
-    else:
-        given["old_string"], given["new_string"] = change.old, change.new
-    return Fixup(given, fixed_by, passed)
+    given = with_change(call.own, change.old, change.new)
+    return Fixup(given, fixed_by, passed) if given is not None else None
 
 
 def _fold(event: Event, later: list[Event], error: int) -> tuple[Change, int] | None:

@@ -379,6 +379,8 @@ class Collector:
         else:
             content = object_of(decode_any(record.message)).get("content")
         parts, kind = self.responses.parts_of(content), user_kind(record, content)
+        if type(record) is AgentRecord:
+            self.parent_call = self.parent_call or record.parent_tool_use_id
         if kind == "tool_result":
             return self.responses.take_results(parts)
         if kind == "human" or kind == "compact_summary":

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from composer_pipeline.actions import ToolCall
+from composer_pipeline.tool_names import PATCH, TOOLS, VARIOUS, translate, translate_result
 from composer_pipeline.traces.content_store import ContentStore
 from composer_pipeline.traces.records import Record, RequestRecord, Usage, decode_any
 
@@ -37,7 +39,11 @@ class Part(msgspec.Struct, gc=False):
 
 
 class Call(Part, gc=False, kw_only=True):
-    """One ``tool_use`` block of a response and its outcome; properties decode at each access."""
+    """One ``tool_use`` block of a response and its outcome; properties decode at each access.
+
+    Where another agent made the call, ``tool``, ``steps``, ``result`` and ``error`` say it in
+    Claude Code's terms (:mod:`composer_pipeline.tool_names`).
+    """
 
     contents: ContentStore
     node: int = TRANSPARENT  # the response that owns it
@@ -49,6 +55,24 @@ class Call(Part, gc=False, kw_only=True):
     def input(self) -> Any:
         """The arguments, redacted."""
         return self.contents.load(self.piece)
+
+    @property
+    def tool(self) -> str:
+        """The tool; of a patch in a command, the first that it stands for."""
+        tool = TOOLS.get(self.name, self.name)
+        patched = tool == "Bash" != self.name and PATCH in self.contents.get(self.piece)
+        return self.steps[0].name if patched or self.name in VARIOUS else tool
+
+    @property
+    def steps(self) -> tuple[ToolCall, ...]:
+        """What the call does."""
+        return translate(self.own)
+
+    @property
+    def own(self) -> ToolCall:
+        """The call as its agent made it; arguments that are no object are left out."""
+        given = self.input
+        return ToolCall(self.name, given if isinstance(given, dict) else {}, self.id)
 
     @property
     def answered(self) -> bool:
@@ -63,12 +87,18 @@ class Call(Part, gc=False, kw_only=True):
     @property
     def result(self) -> str | None:
         """The text of the first result."""
-        return None if self.answer == ABSENT else str(self.contents.load(self.answer))
+        return None if self.answer == ABSENT else self._shown(self.answer)
 
     @property
     def error(self) -> str | None:
         """The text of the first result that is an error."""
-        return None if self.failure == ABSENT else str(self.contents.load(self.failure))
+        return None if self.failure == ABSENT else self._shown(self.failure)
+
+    def _shown(self, piece: int) -> str:
+        text = str(self.contents.load(piece))
+        if self.name not in TOOLS:
+            return text
+        return translate_result(self.own, text, failed=self.failed)
 
     def take(self, result: Part) -> None:
         """Note a result; the first one counts, and the first one that is an error."""

@@ -226,7 +226,8 @@ def ingest_changes(
 
     If nothing changed since the last such call, only sizes and times are read. The arguments
     are those of :func:`ingest`. ``states`` is what the lake holds and ``plan`` and ``replay``
-    ask about, ``subagent_states`` those of ``subagents`` among them. ``new_files``,
+    ask about, ``subagent_states`` those of ``subagents`` among them; ``codex sessions`` are those
+    of ``sessions`` that are Codex's, and so on. ``new_files``,
     ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``, and so are
     ``unreadable`` (each such file with the reason) and ``forgotten_files``, if there are any.
     """
@@ -250,15 +251,17 @@ def ingest_changes(
     return report
 
 
-def _held(lake: Lake) -> dict[str, int]:
+def _held(lake: Lake) -> dict[str, Any]:
     """Count what the lake holds."""
-    agents = lake.read("states", columns=["agent_id"])["agent_id"]
-    sessions = lake.read("sessions", columns=["session_id", "agent_id"])
+    subagents = lake.read("states", columns=["agent_id"])["agent_id"]
+    rows = lake.rows("sessions", columns=["session_id", "agent_id", "agent"])
+    agent_of = {row["session_id"]: row["agent"] for row in rows}
     return {
-        "states": len(agents),
-        "subagent_states": len(agents) - agents.to_pylist().count(""),
-        "sessions": len(set(sessions["session_id"].to_pylist())),
-        "subagents": len(set(sessions["agent_id"].to_pylist()) - {""}),
+        "states": len(subagents),
+        "subagent_states": len(subagents) - subagents.to_pylist().count(""),
+        "sessions": len(agent_of),
+        **{f"{name} sessions": count for name, count in _sorted(Counter(agent_of.values()))},
+        "subagents": len({row["agent_id"] for row in rows} - {""}),
         "days": len(lake.days("states")),
     }
 

@@ -8,15 +8,27 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.tool_names import EDITS
 from composer_pipeline.traces.diagnostics import clean, run_result
-from composer_pipeline.traces.edits import EDITS, Author, command_of
+from composer_pipeline.traces.edits import Author, command_of
 from composer_pipeline.traces.graph_nodes import Call, Node
 from composer_pipeline.traces.records import LineStats
 from composer_pipeline.traces.trajectory import Trajectory
 
 Facts = dict[str, Any]
 
-REJECTION = "The user doesn't want to"
+#: How each agent says that the user did not allow a call, or stopped it.
+_REJECTED = re.compile(
+    r"\A(?:The user doesn't want to|The user rejected (?:permission to use )?this "
+    r"|The tool execution was denied by the user|Tool \S+ was canceled by the user"
+    r"|\[Operation Cancelled\]|(?:Command was|Operation) cancelled by user|Tool execution aborted$"
+    r"|The execution of this tool, or a previous tool was interrupted|Blocked by user$"
+    r"|(?:Wall time: .*\n)?aborted by user(?: after [\d.]+s)?$"
+    r"|(?:exec command|patch|apply_patch) rejected by user|user (?:rejected|cancelled) MCP tool)"
+    r"|Rejected\(\W{0,3}rejected by user|^(?:Command|Operation) aborted\Z"
+    r"|^<shell_metadata>\nUser aborted the command",
+    re.MULTILINE,
+)
 EXIT_CODE = "Exit code "
 
 _SUMMED = """
@@ -55,7 +67,7 @@ def facts_of(trajectory: Trajectory, stats: LineStats) -> Facts:
         "tool_results": answered,
         "tool_calls_without_result": len(calls) - answered,
         "tool_errors": len(errors),
-        "tool_errors_user_rejection": sum(text.startswith(REJECTION) for text in errors),
+        "tool_errors_user_rejection": sum(map(rejected, errors)),
         "tool_errors_exit_code": sum(text.startswith(EXIT_CODE) for text in errors),
         "compactions": trajectory.compactions,
         "compact_summaries": sum(n.kind == "compact_summary" for n in nodes),
@@ -85,6 +97,11 @@ def total_of(files: Iterable[Facts]) -> Facts:
     total["models"] = dict(sorted(models.items()))
     total["max_prefix_turns"] = longest
     return total
+
+
+def rejected(error: str) -> bool:
+    """Return True if an error says that the user did not allow a call, or stopped it."""
+    return _REJECTED.search(error) is not None
 
 
 def line_start(pattern: str) -> Callable[[str], bool]:
@@ -159,12 +176,13 @@ WHOLE_ACTION = -1
 
 #: A call that was not made because one beside it failed: not a mistake.
 CANCELLED = re.compile(
-    r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
+    r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call"
+    r"|No result provided$|aborted$)"
 )
-# Claude Code says the first, Codex CLI the others.
-_EXITED = re.compile(r"Exit code |Exit code: |Process exited with code ")
 _ERROR_TAG = re.compile(r"^<tool_use_error>(.*?)(?:</tool_use_error>)?$", re.DOTALL)
-_USER_SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
+_USER_SAID = re.compile(
+    r"(?:the user said|with the following feedback|User feedback):\s*\n?(.*)$", re.DOTALL
+)
 _NOTE = re.compile(r"\n+Note: The user's next message may contain .*$", re.DOTALL)
 
 
@@ -206,20 +224,22 @@ def failures_of(node: Node, correction: str | None, *, tests_failed: bool = Fals
         text = clean(error).strip()
         if CANCELLED.match(text):
             continue
-        if text.startswith(REJECTION):
+        if rejected(text):
             match = _USER_SAID.search(text)
             hint = _NOTE.sub("", match[1]).strip() if match else ""
             source = "user_rejection" if hint else "user_correction" if correction else None
             failure = Failure("user_rejection", hint or correction, source, position)
             ranked.append((0, failure))
-        elif _EXITED.match(text):
+            continue
+        tool = call.tool
+        if tool not in EDITS and (text.startswith(EXIT_CODE) or tool == "Bash" != call.name):
             kind = "failing_tests" if tests_failed and _runs_tests(call) else "exit_code"
             ranked.append((1, Failure(kind, text, "exit_code", position)))
         else:
             tagged = _ERROR_TAG.match(text)
             hint = tagged[1].strip() if tagged else text
             source = "tool_error" if hint else None
-            kind = "failed_edit" if call.name in EDITS else "tool_error"
+            kind = "failed_edit" if tool in EDITS else "tool_error"
             ranked.append((2, Failure(kind, hint or None, source, position)))
     if correction and not ranked:
         ranked.append((0, Failure("user_correction", correction, "user_correction", WHOLE_ACTION)))
@@ -228,7 +248,7 @@ def failures_of(node: Node, correction: str | None, *, tests_failed: bool = Fals
 
 def _soft_failure(call: Call) -> str:
     """Return the output of a command that reads like a failure although none was reported."""
-    if call.name != "Bash" or not call.answered or call.failed:
+    if call.tool != "Bash" or not call.answered or call.failed:
         return ""
     # Most results are ruled out by their undecoded JSON.
     if not MAY_BE_SOFT.search(call.contents.get(call.answer)) or (result := call.result) is None:
@@ -294,7 +314,7 @@ def outcomes(
             if node.kind == "human":
                 _mark(found, parent, followed_by_correction=True)
     for number, count in Counter(author.node for author in taken_back).items():
-        edited = sum(call.name in EDITS and not call.failed for call in graph.nodes[number].calls)
+        edited = sum(call.tool in EDITS and not call.failed for call in graph.nodes[number].calls)
         if count >= edited:
             _mark(found, number, reverted=True)
     return found
@@ -312,8 +332,8 @@ def _own_outcome(node: Node) -> Outcome:
         text = ""
         if call.failed and not CANCELLED.match(text := call.error or ""):
             failed = True
-            corrected = corrected or text.startswith(REJECTION)
-        if call.name != "Bash" or not call.answered:
+            corrected = corrected or rejected(text)
+        if call.tool != "Bash" or not call.answered:
             continue
         if not _TEST_HINT.search(call.contents.get(call.piece)):
             continue

@@ -126,7 +126,8 @@ def _extract(
         return []
     source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
     if source.agent_id:  # main files are parsed before the subagents of their session
-        source = replace(source, parent_call=agent_calls.get(trajectory.first_prompt()))
+        call = trajectory.parent_call or agent_calls.get(trajectory.first_prompt())
+        source = replace(source, parent_call=call)
     else:
         agent_calls.update(trajectory.agent_calls())
     found = [Extractor(trajectory, source, store).run(stats, facts, states)]

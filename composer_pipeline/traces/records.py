@@ -111,6 +111,7 @@ class AgentRecord(MessageRecord, kw_only=True, gc=False):
     """A record that a source made of another agent's log."""
 
     copied: bool = False  # a response that is context only: no state
+    interrupted: bool = False  # the note that the user stopped the agent
     fidelity: str | None = None  # of the state, where it is not ``reconstructed``
 
 
@@ -447,7 +448,7 @@ def user_kind(record: Record, content: Any) -> UserKind:
     if record.is_compact_summary:
         return "compact_summary"
     text = text_of(content).lstrip()
-    if text.startswith("[Request interrupted by user"):
+    if text.startswith("[Request interrupted by user") or getattr(record, "interrupted", False):
         return "interrupt"
     if text.startswith("<task-notification>"):
         return "task_notification"

@@ -75,6 +75,10 @@ class TraceSource(Protocol):
         """
         return None
 
+    def whole(self, file: Path) -> Iterator[bytes] | None:
+        """Return the lines to archive of a file that continues another one; else ``None``."""
+        return None
+
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         """Yield records in file order and count into ``stats``; nothing is fatal.
 
@@ -287,14 +291,39 @@ class Conversation:
         given = {"type": "prompt_snapshot", "systemPrompt": system, "tools": tools}
         return self._record("attachment", {"attachment": msgspec.Raw(encode(given))})
 
-    def interrupt(self) -> Record:
-        """Return the note that the user stopped the agent."""
-        return self.user("[Request interrupted by user]")
+    def interrupt(self, text: str = "[Request interrupted by user]") -> Record:
+        """Return the note that the user stopped the agent; ``text`` is what the model saw of it."""
+        return self.user(text, interrupted=True)
 
-    def compaction(self) -> Record:
-        """Begin a new context: what comes next has no record before it."""
+    def stopped(self, after: str | None, content: Blocks) -> Iterator[Record]:
+        """Yield, beside the path, that the user stopped the agent after a record and said this.
+
+        For agents whose model does not see that it was stopped; the prompt itself comes next.
+        """
+        here, self.last = self.last, after
+        yield self.interrupt()
+        yield self.user(content)
+        self.last = here
+
+    def compaction(self, kept: Sequence[str] = (), below: str = "") -> Record:
+        """Begin a new context: what comes next has no record before it.
+
+        Args:
+            kept: uuids of records that stay in the context, in their order.
+            below: uuid of the record of the new context that they come after.
+        """
         self.last = None
-        return self._record("system", {"subtype": "compact_boundary"})
+        fields: dict[str, Any] = {"subtype": "compact_boundary"}
+        if kept:
+            metadata = {"preservedMessages": {"anchorUuid": below, "uuids": list(kept)}}
+            fields["compact_metadata"] = msgspec.Raw(encode(metadata))
+        return self._record("system", fields)
+
+    def cleared(self, call_ids: Iterable[str]) -> Record:
+        """Return the note that from here on the results of these calls are not shown any more."""
+        metadata = msgspec.Raw(encode({"compactedToolIds": list(call_ids)}))
+        fields = {"subtype": "microcompact_boundary", "microcompact_metadata": metadata}
+        return self._record("system", fields)
 
     def unknown(self, kind: Any) -> None:
         """Count something that this reader does not know."""

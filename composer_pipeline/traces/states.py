@@ -128,6 +128,7 @@ class Extractor:
         for number in self._numbers.values():
             node = self.graph.nodes[number]
             row = self._state(node, after[number] or Outcome())
+            row["agent"] = stats.agent
             errors = judged.get(number, ())
             row |= (errors[0] if errors else {}) | culprits.get(number, {})
             row["more_failures"] = [encode(found).decode() for found in errors[1:]] or None

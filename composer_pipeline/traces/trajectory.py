@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.tool_names import AGENTS
 from composer_pipeline.traces.content_store import ContentStore, Redactor
 from composer_pipeline.traces.graph import UNRESOLVED, Collector
 from composer_pipeline.traces.graph_nodes import ABSENT, TRANSPARENT, Node
@@ -239,8 +240,6 @@ class Linker:
 
 #: How ids of agents begin whose only call writes the summary of a compaction.
 COMPACTS = "acompact"
-#: Tools whose calls start a subagent.
-_STARTS_AGENTS = frozenset({"Task", "Agent"})
 
 
 class Trajectory:
@@ -301,8 +300,8 @@ class Trajectory:
         found: dict[str, str] = {}
         for node in self.nodes:
             for call in node.calls:
-                given = call.input if call.name in _STARTS_AGENTS else None
-                prompt = given.get("prompt") if isinstance(given, dict) else None
+                given = call.steps[0].arguments if call.tool in AGENTS else {}
+                prompt = given.get("prompt")
                 if isinstance(prompt, str) and prompt:
                     found.setdefault(prompt, call.id)
         return found

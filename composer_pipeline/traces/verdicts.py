@@ -34,7 +34,7 @@ from composer_pipeline.traces.edits import (
     stages,
 )
 from composer_pipeline.traces.graph_nodes import Call
-from composer_pipeline.traces.outcomes import Failure
+from composer_pipeline.traces.outcomes import EXIT_CODE, Failure
 from composer_pipeline.traces.trajectory import Trajectory
 
 Verdict = Literal["mistake", "revealed", "preexisting", "not_an_error", "user_choice", "unclear"]
@@ -43,8 +43,6 @@ Evidence = Literal["line", "symbol", "file", "order"]
 #: The longest lesson, in characters.
 LESSON_CHARS = 600
 _EVIDENCE_CHARS = 200
-#: How the first line of an output begins that says how the command ended.
-_ENDED = ("Exit code ", "Exit code: ", "Process exited")
 #: Problems of one output that are followed to their edits.
 _LOOKED_AT = 15
 
@@ -229,7 +227,7 @@ def lesson_of(text: str, words: Iterable[str] = ()) -> str:
     First those that name one of ``words`` (a file, a symbol, a test), else the first specific ones.
     """
     lines = [line.rstrip() for line in text.split("\n") if line.strip()]
-    if lines and lines[0].startswith(_ENDED):
+    if lines and lines[0].startswith(EXIT_CODE):
         lines = lines[1:] or lines
     named = [word for word in dict.fromkeys(words) if word]
     kept: list[str] = []
@@ -273,7 +271,7 @@ class Judge:
         found: dict[int, list[tuple[Call, frozenset[str]]]] = defaultdict(list)
         for number, node in enumerate(self.graph.nodes):
             for call in node.calls:
-                if call.name == "Bash" and call.answered and (ran := signature(command_of(call))):
+                if call.tool == "Bash" and call.answered and (ran := signature(command_of(call))):
                     found[number].append((call, ran))
         return found
 
@@ -322,7 +320,7 @@ class Judge:
         edits = self.edits
         if number not in self.active:
             edits = Edits(self.graph, self.graph.path_to(number))
-        if kind == "tool_error" and call.name != "Bash":
+        if kind == "tool_error" and call.tool != "Bash":
             return self._tool_error(number, position, call, text)
         return _Case(self, edits, number, position, call, kind, text).judge()
 
@@ -721,7 +719,7 @@ def _cut(text: str) -> str:
 
 def _first(text: str) -> str:
     lines = [line for line in text.split("\n") if line.strip()]
-    if len(lines) > 1 and lines[0].startswith(_ENDED):
+    if len(lines) > 1 and lines[0].startswith(EXIT_CODE):
         return lines[1].strip()
     return lines[0].strip() if lines else ""
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 import referencing
 
-from composer_pipeline.actions import ERROR_PREFIX, apply_edits, unnumbered, validator_of
+from composer_pipeline.actions import ERROR_PREFIX, ToolCall, apply_edits, validator_of
+from composer_pipeline.tool_names import AGENTS, read_text, translate
 
 #: Shares of a tool call's score: the tool, its argument names, its argument values.
 NAME, KEYS, VALUES = 0.2, 0.3, 0.5
@@ -114,8 +115,6 @@ def _words(text: str) -> list[str]:
 Message = dict[str, Any]
 #: Tools that change one file by its text.
 EDITS = frozenset({"Edit", "MultiEdit", "Write"})
-#: Tools that may change any file.
-_ANY_FILE = frozenset({"Bash", "Task", "Agent"})
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -160,7 +159,7 @@ def case_of(
     """
     agent = next((message for source, message in answers if source == "agent"), None)
     edited = {
-        str(arguments.get("file_path")) for name, arguments in calls_of(consensus) if name in EDITS
+        str(step.arguments.get("file_path")) for step in _steps(consensus) if step.name in EDITS
     }
     known = known_files(row["prompt"]) if "edit" in parts and edited else {}
     return Case(
@@ -207,24 +206,32 @@ def failed_calls(prompt: Sequence[Mapping[str, Any]]) -> list[str]:
 def known_files(prompt: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return path to text of the files that a chat prompt shows whole and unchanged since.
 
-    A Read without limits and a Write show a file, and edits that apply keep it known. A command or
-    another agent makes every file unknown, unlike in the comparison of teachers, which parses the
+    A whole read and a Write show a file, and edits that apply keep it known. A command or another
+    agent makes every file unknown, unlike in the comparison of teachers, which parses the
     command.
     """
     known: dict[str, str] = {}
     for name, arguments, text in _called(prompt):
-        path = str(arguments.get("file_path"))
-        if name in _ANY_FILE:
-            known.clear()
-        elif text.startswith(ERROR_PREFIX):
-            continue
-        elif name == "Read" and not (arguments.get("offset") or arguments.get("limit")):
-            known[path] = unnumbered(text) or ""
-        elif name == "Write" or (name in EDITS and path in known):
-            known[path] = apply_edits(known.get(path, ""), name, arguments) or ""
-        if not known.get(path):
-            known.pop(path, None)
+        call = ToolCall(name, arguments)
+        for step in translate(call):
+            path = str(step.arguments.get("file_path"))
+            if step.name == "Bash" or step.name in AGENTS:
+                known.clear()
+            elif text.startswith(ERROR_PREFIX):
+                continue
+            elif step.name == "Read" and (shown := read_text(call, text)) is not None:
+                known[path] = shown
+            elif step.name == "Write" or (step.name in EDITS and path in known):
+                known[path] = apply_edits(known.get(path, ""), step.name, step.arguments) or ""
+            if not known.get(path):
+                known.pop(path, None)
     return known
+
+
+def _steps(message: Mapping[str, Any]) -> list[ToolCall]:
+    """Return what a chat message does, in Claude Code's terms."""
+    calls = (ToolCall(name, arguments) for name, arguments in calls_of(message))
+    return [step for call in calls for step in translate(call)]
 
 
 def _called(prompt: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any], str]]:
@@ -302,20 +309,22 @@ def edit(answer: Mapping[str, Any], case: Case) -> Scored | None:
     1 is the same resulting text, 0 no edit of that file, -1 an edit that cannot be applied.
     ``None`` where the consensus is not one edit that applies to a file shown by the prompt.
     """
-    wanted = calls_of(case.consensus)
-    if len(wanted) != 1 or wanted[0][0] not in EDITS:
+    wanted = _steps(case.consensus)
+    if len(wanted) != 1 or wanted[0].name not in EDITS:
         return None
-    path = str(wanted[0][1].get("file_path"))
+    path = str(wanted[0].arguments.get("file_path"))
     before = case.files.get(path)
-    target = apply_edits(before, *wanted[0]) if before is not None else None
-    if before is None or target is None:
+    if before is None:
         return None
-    edits = [(n, a) for n, a in calls_of(answer) if n in EDITS and _same_file(a, path)]
+    target = apply_edits(before, wanted[0].name, wanted[0].arguments)
+    if target is None:
+        return None
+    edits = [s for s in _steps(answer) if s.name in EDITS and _same_file(s.arguments, path)]
     if not edits:
         return Scored(0.0, "no edit of that file")
     after = before
-    for name, arguments in edits:
-        edited = apply_edits(after, name, arguments)
+    for step in edits:
+        edited = apply_edits(after, step.name, step.arguments)
         if edited is None:
             return Scored(-1.0, "an edit that cannot be applied")
         after = edited

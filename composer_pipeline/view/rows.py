@@ -26,7 +26,7 @@ FACETS = {
     "made": "what came of it", "reason": "why or why no pair", "tier": "tier",
     "verdict": "whose mistake", "outcome": "what the trace says", "fate": "what git says",
     "dropped": "dropped by", "split": "split", "tool": "tool", "teacher": "answered by",
-    "repository": "repository", "day": "day",
+    "agent": "agent", "repository": "repository", "day": "day",
 }  # fmt: skip
 LISTS = frozenset({"made", "dropped", "teacher"})
 NONE = "none"
@@ -63,13 +63,14 @@ SELECT row_number() OVER (
   v.cost_picodollars AS cost,
   list_concat(if(dropped IS NULL, [], ['dropped']), made) AS made,
   coalesce(dropped, []) AS dropped, split, coalesce(teacher, []) AS teacher,
-  t.first_prompt AS task
+  t.first_prompt AS task, t.agent
 FROM states s
 LEFT JOIN chains c ON c.day = s.day AND c.chain_id = s.chain_id
 LEFT JOIN messages m ON s.action IS NULL AND m.day = s.day AND m.n = c.messages[s.n_messages + 1]
 LEFT JOIN votes v USING (state_id) LEFT JOIN fates USING (state_id) LEFT JOIN made USING (state_id)
 LEFT JOIN lost USING (state_id) LEFT JOIN built USING (state_id) LEFT JOIN asked USING (state_id)
-LEFT JOIN (SELECT day, session_id, any_value(first_prompt) AS first_prompt
+LEFT JOIN (SELECT day, session_id, any_value(first_prompt) AS first_prompt,
+                  any_value(agent) AS agent
            FROM sessions WHERE agent_id = '' GROUP BY ALL) t
   ON t.day = s.day AND t.session_id = s.session_id
 """
@@ -101,7 +102,7 @@ UNION SELECT state_id FROM rows WHERE starts_with(state_id, ?) OR starts_with(se
 _KEPT = 8
 _SESSIONS = """
 SELECT session_id, day, any_value(repository) AS repository, any_value(task) AS task,
-  any_value(model) AS model, min(ts)::TEXT AS began, count(*) AS states,
+  any_value(agent) AS agent, any_value(model) AS model, min(ts)::TEXT AS began, count(*) AS states,
   count(DISTINCT agent_id) - 1 AS subagents, count(error_kind) AS errors,
   count(*) FILTER (list_contains(made, 'hint')) AS hints,
   count(*) FILTER (list_has_any(made, ['pair', 'fixup', 'recovery', 'hindsight'])) AS pairs,

@@ -21,18 +21,18 @@ def names(tools: list[dict[str, Any]]) -> list[str]:
 
 
 def test_registry_is_made_of_closed_schemas() -> None:
-    for name, entry in REGISTRY.items():
+    for name, entry in (item for tools in REGISTRY.values() for item in tools.items()):
         parameters = entry["parameters"]
         assert parameters["type"] == "object", name
         assert set(parameters.get("required", [])) <= set(parameters["properties"]), name
         assert entry["description"], name
     for name in ("Bash", "MultiEdit", "TodoWrite", "NotebookEdit", "ExitPlanMode", "KillShell"):
-        assert name in REGISTRY
+        assert name in REGISTRY["claude-code"]
 
 
 def test_core_and_seen_tools_are_offered() -> None:
     offered = tool_schemas(["TodoWrite", "Read"])
-    assert names(offered.tools) == sorted({*CORE, "TodoWrite"})
+    assert names(offered.tools) == sorted({*CORE["claude-code"], "TodoWrite"})
     assert offered.source == "registry@1"
 
 
@@ -74,7 +74,7 @@ def test_session_has_one_toolset() -> None:
     chosen = session_tools(states)
     assert {"mcp__db__query", "WebFetch"} <= set(names(chosen["s"].tools))
     assert chosen["s"].source == "registry@1+inferred:1"
-    assert names(chosen["other"].tools) == sorted(CORE)
+    assert names(chosen["other"].tools) == sorted(CORE["claude-code"])
 
 
 def test_an_upgrade_on_the_way_changes_no_tools() -> None:
@@ -102,3 +102,12 @@ def test_the_first_recorded_tools_of_a_session_are_offered_to_all_of_it() -> Non
     ]
     chosen = session_tools(states)["s"]
     assert (names(chosen.tools), chosen.source) == (["First"], "recorded")
+
+
+def test_a_teacher_has_the_tools_of_the_agent_it_is_asked_about() -> None:
+    """With Claude Code's tools a teacher could not agree with Codex."""
+    ran = Action("", (ToolCall("exec_command", {"cmd": "ls"}), ToolCall("mcp_x", {"q": 1})))
+    state = made_state(session_id="s", action=ran, agent="codex")
+    offered = session_tools([state])["s"]
+    assert names(offered.tools) == ["apply_patch", "exec_command", "mcp_x", "write_stdin"]
+    assert offered.source == "registry@1+inferred:1"

@@ -76,7 +76,7 @@ chains       | statistics
 #: One wrong thing in a command on a lake that is whole.
 WRONG = """
 bogus                                     | bogus
-ingest                                    | PATHS
+ingest                                    | no agent keeps sessions here
 ingest ""                                 | empty PATH
 ingest {tmp}/nowhere                      | nowhere does not exist
 ingest {empty}                            | holds no session file

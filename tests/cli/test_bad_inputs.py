@@ -121,6 +121,7 @@ def tell(
 ) -> Iterator[Any]:
     """Return a function that runs a command and returns its one sentence."""
     monkeypatch.chdir(places["empty"])
+    monkeypatch.setenv("HOME", places["empty"])  # no agent's sessions
 
     def run(command: str, lake: str = "") -> str:
         if lake:

@@ -160,7 +160,7 @@ def session_of(messages: list[dict[str, Any]]) -> WholeSession:
     ]  # fmt: skip
     numbers = list(range(len(messages)))
     rows: list[dict[str, Any]] = [
-        {"agent_id": "", "versions": [], "path": "x", "parent_call": None}
+        {"agent": "a", "agent_id": "", "versions": [], "path": "x", "parent_call": None}
     ]
     return WholeSession(
         session_id="s", day="2026-11-16", rows=rows,
@@ -205,7 +205,7 @@ def test_recorded_requests_that_repeat_each_other_are_one_path() -> None:
         for name, n, text in (("1", 1, "b"), ("2", 3, "d"), ("3", 3, "e"), ("4", 1, "z"))
     ]
     paths = [ChainPath(list(range(s.n_messages)), s.messages, [s]) for s in states]
-    rows = [{"agent_id": "", "versions": ["1"], "path": "x", "parent_call": None}]
+    rows = [{"agent": "a", "agent_id": "", "versions": ["1"], "parent_call": None}]
     session = WholeSession(session_id="s", day="d", rows=rows, paths={"": paths})
     found = documents(session, "s", Toolsets(Lake("/nowhere"), states), {})
     assert {name: [s["message"] for s in d["steps"]][1:] for name, d in found.items()} == {

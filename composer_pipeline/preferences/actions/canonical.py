@@ -18,6 +18,7 @@ from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
 from composer_pipeline.preferences.actions import shell_meaning
 from composer_pipeline.preferences.actions.shell_meaning import writes_sql
 from composer_pipeline.preferences.actions.shell_parse import Place
+from composer_pipeline.tool_names import TOOLS, translate
 
 _QUESTION = ("?", "\uff1f", "\u061f")
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -73,8 +74,8 @@ CLASS_OF = {name: kind for kind, names in CLASSES.items() for name in names}
 
 
 def tool_name(name: str) -> str:
-    """Return the tool's name; ``Agent`` is ``Task``."""
-    return "Task" if name == "Agent" else name
+    """Return the tool's name as Claude Code has it; ``Agent`` is ``Task``."""
+    return "Task" if name == "Agent" else TOOLS.get(name, name)
 
 
 def class_of(name: str) -> str:
@@ -161,7 +162,7 @@ def _text(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class CanonicalCall:
-    """A tool call with its canonical arguments and form (JSON with sorted keys)."""
+    """A call of Claude Code's tools with its canonical arguments and form (sorted JSON)."""
 
     call: ToolCall
     name: str
@@ -183,7 +184,8 @@ def read_action(action: Action, place: Place) -> CanonicalAction:
     """Return the canonical action; its form holds the calls as a multiset, or the text."""
     if not action.tool_calls:
         return CanonicalAction(action, (), _dump({"text": whole_text(action.text).strip()}))
-    calls = tuple(_canonical_call(call, place) for call in action.tool_calls)
+    steps = (step for call in action.tool_calls for step in translate(call))
+    calls = tuple(_canonical_call(step, place) for step in steps)
     return CanonicalAction(action, calls, _dump(sorted(call.form for call in calls)))
 
 
@@ -332,6 +334,10 @@ _FORBIDS_CHANGE = re.compile(
 
 def call_mutates(call: ToolCall) -> bool:
     """Return True if a call changes files, state or anything outside (tests and builds do not)."""
+    return any(_step_mutates(step) for step in translate(call))
+
+
+def _step_mutates(call: ToolCall) -> bool:
     name = tool_name(call.name)
     if name == "Bash":
         command = call.arguments.get("command")

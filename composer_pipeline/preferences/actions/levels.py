@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from composer_pipeline.actions import Action, apply_edits, unnumbered
+from composer_pipeline.actions import Action, ToolCall, apply_edits
 from composer_pipeline.preferences.actions import shell_meaning, shell_parse
 from composer_pipeline.preferences.actions.canonical import (
     RULES,
@@ -26,6 +26,7 @@ from composer_pipeline.preferences.actions.canonical import (
 )
 from composer_pipeline.preferences.actions.shell_meaning import changes_state
 from composer_pipeline.preferences.actions.shell_parse import Place, varies
+from composer_pipeline.tool_names import AGENTS, EDITS, read_text, translate
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ class KnownFiles(Mapping[str, str]):
 def known_content(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return path to content of the files that Anthropic messages show as a whole."""
     # Whole reads, writes, and edits of known files; what may have changed a file forgets it.
-    calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    calls: dict[str, ToolCall] = {}
     known: dict[str, str] = {}
     for message in messages:
         content = message.get("content")
@@ -247,13 +248,15 @@ def known_content(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             if not isinstance(block, Mapping):
                 continue
             if block.get("type") == "tool_use" and isinstance(block.get("input"), Mapping):
-                name, args = str(block.get("name")), block["input"]
-                calls[str(block.get("id"))] = (name, args)
-                if known and name in ("Bash", "Task", "Agent"):
-                    _forget(known, name, args)
+                call = ToolCall(str(block.get("name")), dict(block["input"]))
+                calls[str(block.get("id"))] = call
+                for step in translate(call) if known else ():
+                    if step.name in ("Bash", *AGENTS):
+                        _forget(known, step.name, step.arguments)
             elif block.get("type") == "tool_result" and block.get("is_error") is not True:
-                name, args = calls.get(str(block.get("tool_use_id")), ("", {}))
-                _learn(known, name, args, block.get("content"))
+                called = calls.get(str(block.get("tool_use_id")))
+                if called is not None:
+                    _learn(known, called, block.get("content"))
     return known
 
 
@@ -282,17 +285,20 @@ def _forget(known: dict[str, str], name: str, args: Mapping[str, Any]) -> None:
         del known[path]
 
 
-def _learn(known: dict[str, str], name: str, args: Mapping[str, Any], result: Any) -> None:
-    path = args.get("file_path")
-    if not isinstance(path, str):
-        return
-    if name == "Read":
-        whole = args.get("offset") in (None, 0, 1) and args.get("limit") is None
-        text = unnumbered(result) if whole else None
-        if text is not None:
-            known[path] = text
-    elif name == "Write" or (name in ("Edit", "MultiEdit") and path in known):
-        text = apply_edits(known.get(path, ""), name, args)
+def _learn(known: dict[str, str], call: ToolCall, result: Any) -> None:
+    for step in translate(call):
+        args, path = step.arguments, step.arguments.get("file_path")
+        text: str | None = None
+        if not isinstance(path, str):
+            continue
+        if step.name == "Read":
+            text = read_text(call, result)
+            if text is None:
+                continue
+        elif step.name == "Write" or (step.name in EDITS and path in known):
+            text = apply_edits(known.get(path, ""), step.name, args)
+        else:
+            continue
         if text is None:
             known.pop(path, None)
         else:

@@ -1,263 +1,546 @@
 """The rollout files of Codex CLI."""
 
+import io
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import zstandard
 
-from composer_pipeline.traces.records import LineStats, Record, blake, decode_any, encode
+from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, decode_any
 from composer_pipeline.traces.source import (
+    Conversation,
     TraceSource,
+    call_block,
     home,
     object_of_line,
     objects,
+    result_block,
+    text_block,
     text_or_none,
 )
 
 Item = dict[str, Any]
 
+#: What a rollout's lines are; those that no model sees are silent.
+TYPES = frozenset({
+    "session_meta", "turn_context", "response_item", "event_msg", "compacted",
+    "inter_agent_communication", "token_usage_record",
+})  # fmt: skip
+_SILENT_TYPES = frozenset({
+    "world_state", "inter_agent_communication_metadata", "realtime_item", "retained_context",
+    "security_risk_score", "dynamic_tools_updated",
+})  # fmt: skip
 
-def raw(value: Any) -> msgspec.Raw:
-    """Return a value as an undecoded part of a record."""
-    return msgspec.Raw(encode(value))
+_CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "tool_search_call"})
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
+_ENCRYPTED = frozenset({"compaction", "context_compaction", "compaction_summary"})
+# Searches and images that the provider makes come without a result; tools are no message.
+_SILENT_ITEMS = frozenset({
+    "web_search_call", "image_generation_call", "additional_tools", "configuration_update",
+    "compaction_trigger", "ghost_snapshot", "other",
+})  # fmt: skip
+
+_TURNS = frozenset({"task_started", "turn_started", "task_complete", "turn_complete"})
+_ENDINGS = frozenset({"item_completed", "patch_apply_end", "mcp_tool_call_end", "exec_command_end"})
+_SILENT_EVENTS = frozenset("""
+    agent_message agent_reasoning agent_reasoning_raw_content agent_reasoning_section_break
+    background_event collab_agent_interaction_end collab_agent_spawn_end collab_close_end
+    collab_resume_end collab_waiting_end context_compacted deprecation_notice
+    dynamic_tool_call_request dynamic_tool_call_response entered_review_mode error
+    exited_review_mode guardian_assessment guardian_warning hook_completed hook_started
+    image_generation_end item_started mcp_startup_complete model_reroute model_verification
+    plan_update safety_buffering shutdown_complete stream_error sub_agent_activity
+    thread_goal_updated thread_name_updated thread_settings_applied turn_diff
+    turn_moderation_metadata undo_completed undo_started user_message view_image_tool_call warning
+    web_search_end
+""".split())  # fmt: skip  # noqa: SIM905  a block of names instead of a column
+
+# What Codex itself tells the model in the role of the user.
+_CONTEXT = re.compile(
+    r"\s*(?:# AGENTS\.md instructions|<(?:environment_context|user_instructions|INSTRUCTIONS"
+    r"|permissions instructions|collaboration_mode|skills?|skills_instructions|user_shell_command"
+    r"|turn_aborted|subagent_notification|goal_context|codex_internal_context|recommended_plugins"
+    r"|additional_context|multiagent_context|hook_prompt|agent_message_board_notification"
+    r"|legacy_\w+)\b)"
+)
+
+# The exit code stands among the header lines of an output, or at the end of older JSON.
+_EXIT_CODE = re.compile(
+    r"(?:(?!Output:)[^\n]*\n){0,6}?(?:Exit code: |Process exited with code )(-?\d+)\b"
+)
+_METADATA = re.compile(r'"metadata": ?\{"exit_code": ?(-?\d+)\b')
+# How the answers begin that Codex gives in place of a tool, and those of a script that failed.
+_FAILED = re.compile(
+    r"(?:Wall time: .*\n)?(?:Script failed|apply_patch verification failed|aborted by user|err: "
+    r"|(?:patch|exec command) rejected by user|user (?:rejected|cancelled) MCP tool call"
+    r"|unsupported (?:custom tool )?call: |failed to parse |exec_command failed|write_stdin failed"
+    r"|tool call error: |execution error: |failed in sandbox|Rejected\(|unable to )"
+)
 
 
-def texts_of(content: Any) -> list[Item]:
-    """Return the blocks of a message's content; images become placeholders."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content.strip() else []
-    blocks: list[Item] = []
-    for part in content if isinstance(content, list) else []:
+def _blocks_of(content: Any) -> list[PlainBlock]:
+    """Return the blocks of a message's content; of images and audio only that they were there."""
+    parts = [{"text": content}] if isinstance(content, str) else content
+    blocks: list[PlainBlock] = []
+    for part in parts if isinstance(parts, list) else ():
         if not isinstance(part, dict):
             continue
         if isinstance(part.get("text"), str):
-            blocks.append({"type": "text", "text": part["text"]})
-        elif part.get("type") == "input_image":
+            blocks.append(text_block(part["text"]))
+        elif "image" in str(part.get("type")) or "audio" in str(part.get("type")):
             blocks.append({"type": "image"})
     return blocks
 
 
-def call_of(item: Item) -> Item | None:
+def _text_of(content: Any) -> str:
+    return "\n".join(block.get("text", "[image]") for block in _blocks_of(content))
+
+
+def _call_of(item: Item) -> PlainBlock | None:
     """Return the block of a call; ``None`` if it has no id."""
     call_id = text_or_none(item.get("call_id")) or text_or_none(item.get("id"))
     if call_id is None:
         return None
-    name = text_or_none(item.get("name")) or "local_shell"
+    kind = item["type"]
+    name = text_or_none(item.get("name")) or kind.removesuffix("_call")
+    if space := text_or_none(item.get("namespace")):
+        name = f"{space}{name}" if space.endswith("__") else f"{space}.{name}"
     given = item.get("arguments", item.get("input", item.get("action")))
-    if isinstance(given, str):
-        decoded = None
-        if item.get("type") == "function_call":
-            decoded = decode_any(given.encode("utf-8", "surrogatepass"))
-        given = decoded if isinstance(decoded, dict) else {"input": given}
-    if item.get("type") == "local_shell_call" and isinstance(given, dict):
+    if kind == "function_call" and isinstance(given, str):
+        decoded = decode_any(given.encode("utf-8", "surrogatepass"))
+        given = decoded if isinstance(decoded, dict) else given
+    elif kind == "local_shell_call" and isinstance(given, dict):
         given = {key: value for key, value in given.items() if key != "type" and value is not None}
-    arguments = given if isinstance(given, dict) else {}
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
-
-
-def output_of(item: Item) -> Item:
-    """Return the block of a result, an error if it failed or its exit code is not 0."""
-    output, failed = item.get("output"), False
-    if isinstance(output, dict):
-        failed = output.get("success") is False
-        output = output.get("content", output.get("output"))
-    if isinstance(output, list):
-        output = "\n".join(str(block.get("text", "[image]")) for block in texts_of(output))
-    text = output if isinstance(output, str) else ""
-    code = 0
-    if text.startswith("{"):
-        text, code = _unwrapped(text)
-    elif exited := _EXITED.match(text):
-        code = int(exited[1])
-    block: Item = {"type": "tool_result", "tool_use_id": item.get("call_id"), "content": text}
-    return {**block, "is_error": True} if failed or code else block
-
-
-_EXITED = re.compile(r"(?:Exit code: |Process exited with code )([0-9]{1,9})\b")
-
-
-def _unwrapped(text: str) -> tuple[str, int]:
-    """Return the text and the exit code inside ``{"output": ..., "metadata": ...}``."""
-    value = decode_any(text.encode("utf-8", "surrogatepass"))
-    metadata = value.get("metadata") if isinstance(value, dict) else None
-    if not isinstance(metadata, dict) or not isinstance(value.get("output"), str):
-        return text, 0
-    code = metadata.get("exit_code")
-    if not isinstance(code, int) or code == 0:
-        return str(value["output"]), 0
-    return f"Exit code {code}\n{value['output']}", code
-
-
-TYPES = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
-
-# Items that the interface or the provider makes, and that say nothing to train on.
-_SILENT = frozenset({"reasoning", "web_search_call", "ghost_snapshot", "compaction", "other"})
-_CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
-_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-
-# What Codex itself tells the model, in the role of the user.
-_META = (
-    "<environment_context>",
-    "<user_instructions>",
-    "<permissions instructions>",
-    "<collaboration_mode>",
-    "<skill",
-    "# AGENTS.md instructions",
-)
-
-_INTERRUPT = "[Request interrupted by user]"
+    return call_block(call_id, name, given)
 
 
 class Rollout:
-    """The conversation of one rollout, line by line; counts unknown items into ``stats``."""
+    """The conversation of one rollout, line by line."""
 
     def __init__(self, stats: LineStats) -> None:
-        self.stats = stats
-        self.session = ""
-        self.version: str | None = None
-        self.cwd: str | None = None
-        self.model = ""
-        self.time: str | None = None
-        self.last: str | None = None
-        self.count = 0
-        self.key = ""
-        self._blocks: list[Item] = []
+        self.conversation = Conversation(stats)
+        self._thread = ""
+        self._model = ""
+        self._fidelity: str | None = None
+        # The response that is being read; it ends where what follows belongs to another one.
+        self._blocks: list[PlainBlock] = []
+        self._results: list[PlainBlock] = []
         self._begun: str | None = None
-        self._usage: Item = {}
+        self._item_id: str | None = None
+        self._sampled: Any = None  # how much of the history it saw, in newer files
+        self._tokens: tuple[int | None, int | None] = (None, None)
+        self._counted = False  # its tokens were told, hence it is complete
+        self._key = ""
+        self._total: Any = None
+        self._has_records = False  # of tokens, which come in place of events
+        self._open: dict[str, None] = {}  # calls that have no result yet
+        self._failed: set[str] = set()  # calls that an event says failed
+        self._nested_failed = False  # a call that a script made did
+        # Where each turn of the user began: the record before it, and the fidelity there.
+        self._turns: list[tuple[str | None, str | None]] = []
+        self._before_context: tuple[str | None] | None = None
+        self._interrupted = False
+        # Lines that belong to the rollout that this one was forked from.
+        self._copying = False
+        self._own_from: int | None = None
+        self._n_copied = 0
 
     def take(self, line: Item) -> Iterator[Record]:
         """Take one line; yield the records that it completes."""
         kind, payload = text_or_none(line.get("type")), line.get("payload")
-        if not isinstance(payload, dict) or kind not in TYPES:
-            self._unknown(kind)
+        if kind in _SILENT_TYPES:
             return
-        self.time = text_or_none(line.get("timestamp")) or self.time
-        if kind == "response_item":
-            yield from self._item(payload)
-        elif kind == "event_msg":
+        if not isinstance(payload, dict) or kind not in TYPES:
+            self.conversation.unknown(kind)
+            return
+        if self._own_from is not None:
+            yield from self._count_ordinal(line.get("ordinal"))
+        self.conversation.time = text_or_none(line.get("timestamp")) or self.conversation.time
+        if kind == "event_msg":
             yield from self._event(payload)
+        elif kind == "response_item":
+            yield from self._item(payload, line.get("metadata"))
+        elif kind == "token_usage_record":
+            self._has_records = True
+            self._count(payload.get("usage"))
+        elif kind == "compacted":
+            yield from self._compacted(payload)
         else:
-            yield from self.flush()
-            if kind == "session_meta":
-                yield from self._meta(payload)
-            elif kind == "turn_context":
-                self.model = text_or_none(payload.get("model")) or self.model
-                self.cwd = text_or_none(payload.get("cwd")) or self.cwd
-            else:
-                yield from self._compacted(payload)
+            yield from self._boundary(kind, payload)
 
     def flush(self) -> Iterator[Record]:
-        """Yield the response whose items have been collected, if any."""
-        if not self._blocks:
-            return
-        blocks, self._blocks = self._blocks, []
-        calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        spoken = "\0".join(str(block.get("text")) for block in blocks)
-        self.key = f"codex:{calls[0] if calls else blake(self.key, spoken)}"
-        usage, self._usage = self._usage, {}
-        body = {"id": self.key, "role": "assistant", "model": self.model, "content": blocks}
-        now, self.time = self.time, self._begun
-        yield self._record("assistant", {**body, "usage": usage})
-        self.time = now
+        """Yield the response that is being read and its results, if any."""
+        conversation = self.conversation
+        if self._blocks:
+            for call_id in self._open:  # so Codex answers for a call that never ended
+                yield conversation.user([result_block(call_id, "aborted", failed=True)])
+            blocks, self._blocks = self._blocks, []
+            calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+            spoken = "\0".join(str(block.get("text")) for block in blocks)
+            name = next(iter(calls), None) or self._item_id or blake(self._key, spoken)
+            self._key = f"codex:{self._thread}:{name}"
+            now, conversation.time = conversation.time, self._begun
+            yield self._answer(blocks, copied=self._copying)
+            conversation.time = now
+            self._open = dict.fromkeys(calls)
+        for result in self._results:
+            self._open.pop(result["tool_use_id"], None)
+            yield conversation.user([result])
+            self._before_context = None
+        self._results, self._tokens, self._counted = [], (None, None), False
+
+    def _answer(self, blocks: list[PlainBlock], *, copied: bool) -> Record:
+        self._n_copied += copied
+        self._before_context = None
+        return self.conversation.assistant(
+            f"{self._key}:copy{self._n_copied}" if copied else self._key,
+            blocks,
+            model=self._model,
+            tokens=self._tokens,
+            copied=copied,
+            fidelity=self._fidelity,
+        )
+
+    # -- sessions and turns --------------------------------------------------------------
+
+    def _boundary(self, kind: str, payload: Item) -> Iterator[Record]:
+        yield from self.flush()
+        if kind == "session_meta":
+            yield from self._meta(payload)
+        elif kind == "turn_context":
+            self._model = text_or_none(payload.get("model")) or self._model
+            self.conversation.cwd = text_or_none(payload.get("cwd")) or self.conversation.cwd
+            self._turn_of(payload)
+        else:
+            yield from self._agent_message(payload.get("content"))
 
     def _meta(self, payload: Item) -> Iterator[Record]:
-        if self.session:
-            return  # a fork repeats the meta line of the session that it comes from
-        self.session = (
-            text_or_none(payload.get("id")) or text_or_none(payload.get("session_id")) or ""
-        )
-        self.version = text_or_none(payload.get("cli_version"))
-        self.cwd = text_or_none(payload.get("cwd"))
-        self.time = self.time or text_or_none(payload.get("timestamp"))
+        conversation = self.conversation
+        thread = text_or_none(payload.get("id")) or text_or_none(payload.get("session_id")) or ""
+        if conversation.session:  # of the rollout whose lines are repeated, or of a resumption
+            self._copying |= thread != self._thread
+            return
+        self._thread = thread
+        conversation.session = text_or_none(payload.get("session_id")) or _parent(payload) or thread
+        conversation.agent_id = thread if conversation.session != thread else None
+        conversation.version = text_or_none(payload.get("cli_version"))
+        conversation.cwd = text_or_none(payload.get("cwd"))
+        conversation.time = conversation.time or text_or_none(payload.get("timestamp"))
         base = payload.get("base_instructions")
-        system = text_or_none(base.get("text")) if isinstance(base, dict) else text_or_none(base)
+        system = text_or_none(base.get("text") if isinstance(base, dict) else base)
         if system:
-            snapshot = {"type": "prompt_snapshot", "systemPrompt": system}
-            yield self._record("attachment", None, attachment=raw(snapshot))
+            yield conversation.snapshot(system)
+        own_from = payload.get("subagent_history_start_ordinal")
+        if isinstance(base := payload.get("history_base"), dict):
+            own_from = base.get("end_ordinal_exclusive")
+            conversation.last = f"{thread}:base"  # a record that is not there: repaired
+        self._own_from = own_from if isinstance(own_from, int) else None
 
-    def _item(self, item: Item) -> Iterator[Record]:
+    def _count_ordinal(self, ordinal: Any) -> Iterator[Record]:
+        """Tell the lines of the rollout that this one was forked from by their number."""
+        if isinstance(ordinal, int) and ordinal < (self._own_from or 0):
+            if not self._copying:
+                self.conversation.last = None
+            self._copying = True
+        else:
+            yield from self.flush()
+            self._copying, self._own_from = False, None
+
+    def _turn_of(self, payload: Item) -> None:
+        """End the repeated lines at a turn that is younger than this rollout."""
+        turn = text_or_none(payload.get("turn_id")) or ""
+        if self._own_from is None and not (len(turn) == 36 and turn < self._thread):
+            self._copying = False  # both names are UUIDs that sort by time
+
+    def _event(self, event: Item) -> Iterator[Record]:
+        kind = text_or_none(event.get("type"))
+        if kind in _SILENT_EVENTS:
+            return
+        if kind == "token_count":
+            info = event.get("info")
+            if isinstance(info, dict) and info.get("total_token_usage") != self._total:
+                self._total = info.get("total_token_usage")
+                if not self._has_records:
+                    self._count(info.get("last_token_usage"))
+        elif kind in _ENDINGS:
+            self._note_failure(event.get("item") if kind == "item_completed" else event)
+        elif kind in _TURNS:
+            yield from self.flush()
+            self._turn_of(event)
+        elif kind == "turn_aborted":
+            yield from self.flush()
+            if event.get("reason") == "interrupted" and not self._interrupted:
+                yield self.conversation.interrupt("")
+            self._interrupted = False
+        elif kind == "thread_rolled_back":
+            yield from self.flush()
+            self._roll_back(event.get("num_turns"))
+        else:
+            self.conversation.unknown(f"event_msg/{kind}")
+
+    def _count(self, usage: Any) -> None:
+        """Take the tokens of the response that is being read."""
+        if isinstance(usage, dict) and (self._blocks or self._results):
+            read, written = usage.get("input_tokens"), usage.get("output_tokens")
+            self._tokens = (
+                read if isinstance(read, int) else None,
+                written if isinstance(written, int) else None,
+            )
+            self._counted = True
+
+    def _note_failure(self, ended: Any) -> None:
+        """Note a call that failed by what an event says of its end."""
+        if not isinstance(ended, dict):
+            return
+        name = text_or_none(ended.get("call_id")) or text_or_none(ended.get("id")) or ""
+        result = ended.get("result")
+        answer = result.get("Ok") if isinstance(result, dict) else None
+        failed = (
+            ended.get("status") in ("failed", "declined")
+            or ended.get("success") is False
+            or ended.get("exit_code") not in (None, 0)
+            or (isinstance(result, dict) and "Err" in result)
+            or (isinstance(answer, dict) and True in map(answer.get, ("isError", "is_error")))
+        )
+        if failed and name.startswith("exec-"):
+            self._nested_failed = True
+        elif failed:
+            self._failed.add(name)
+
+    def _roll_back(self, count: Any) -> None:
+        """Go back to where the last turns of the user began; the first one bounds it."""
+        if isinstance(count, int) and count > 0 and self._turns:
+            at = max(0, len(self._turns) - count)
+            self.conversation.last, self._fidelity = self._turns[at]
+            self._before_context, self._open = None, {}
+            del self._turns[at:]
+
+    # -- items ---------------------------------------------------------------------------
+
+    def _item(self, item: Item, metadata: Any) -> Iterator[Record]:
         kind = text_or_none(item.get("type"))
-        if kind == "message" and item.get("role") == "assistant":
-            self._collect(*texts_of(item.get("content")))
-        elif kind in _CALLS and (call := call_of(item)) is not None:
-            self._collect(call)
+        about = metadata if isinstance(metadata, dict) else {}
+        sampled = about.get("sampled_through_sequence")
+        if kind in _OUTPUTS:
+            yield from self._output(item)
+        elif kind == "reasoning":
+            if self._is_next(sampled):
+                yield from self.flush()
+        elif kind in _CALLS or (kind == "message" and item.get("role") == "assistant"):
+            if about.get("compaction_output") is not True:  # its prompt is not recorded
+                yield from self._collect(item, sampled)
         elif kind == "message":
             yield from self.flush()
             yield from self._message(item)
-        elif kind in _OUTPUTS:
+        elif kind == "agent_message":
             yield from self.flush()
-            yield self._record("user", {"role": "user", "content": [output_of(item)]})
-        elif kind not in _SILENT:
-            self._unknown(f"response_item/{kind}")
+            yield from self._agent_message(item.get("content"))
+        elif kind in _ENCRYPTED:
+            yield from self.flush()
+            self._forget(item)
+        elif kind not in _SILENT_ITEMS:
+            self.conversation.unknown(f"response_item/{kind}")
 
-    def _collect(self, *blocks: Item) -> None:
-        if not self._blocks:
-            self._begun = self.time
+    def _is_next(self, sampled: Any) -> bool:
+        """Return True if an item of the model belongs to another response than those before it."""
+        if self._blocks and sampled is not None and self._sampled is not None:
+            return bool(sampled != self._sampled)
+        return self._counted or bool(self._results)
+
+    def _collect(self, item: Item, sampled: Any) -> Iterator[Record]:
+        if self._is_next(sampled):
+            yield from self.flush()
+        blocks = _answered_by(item)
+        if blocks and not self._blocks:
+            self._begun, self._sampled = self.conversation.time, sampled
+            self._item_id = text_or_none(item.get("id"))
         self._blocks += blocks
 
-    def _message(self, item: Item) -> Iterator[Record]:
-        blocks = texts_of(item.get("content"))
-        text = "\n".join(str(block.get("text", "")) for block in blocks).lstrip()
-        if text.startswith("<turn_aborted>"):
-            return  # the event of the same meaning is used
-        meta = item.get("role") != "user" or text.startswith(_META)
-        if blocks:
-            body = {"role": "user", "content": blocks}
-            yield self._record("user", body, is_meta=True if meta else None)
+    def _output(self, item: Item) -> Iterator[Record]:
+        """Keep a result until its response ends; one without a call is only context."""
+        result = self._output_of(item)
+        if result["tool_use_id"]:
+            self._results.append(result)
+        elif result["content"]:
+            yield from self.flush()
+            yield self.conversation.user(result["content"], is_meta=True)
 
-    def _event(self, event: Item) -> Iterator[Record]:
-        kind = event.get("type")
-        if kind == "token_count":
-            info = event.get("info")
-            usage = info.get("last_token_usage") if isinstance(info, dict) else None
-            if isinstance(usage, dict):
-                names = ("input_tokens", "output_tokens")
-                self._usage = {n: usage[n] for n in names if isinstance(usage.get(n), int)}
-        elif kind == "turn_aborted":
-            yield from self.flush()
-            yield self._record("user", {"role": "user", "content": _INTERRUPT})
-        elif kind in ("task_started", "turn_started", "task_complete", "turn_complete"):
-            yield from self.flush()
+    def _output_of(self, item: Item) -> PlainBlock:
+        """Return the block of a result, an error if it failed or its exit code is not 0."""
+        call_id = text_or_none(item.get("call_id")) or ""
+        if not call_id and item["type"] == "tool_search_output" and self._blocks:
+            call_id = self._blocks[-1].get("id", "")  # a search that the provider ran
+        output = item.get("output", item.get("tools"))
+        failed = call_id in self._failed
+        if isinstance(output, dict):
+            failed |= output.get("success") is False
+            output = output.get("content", output.get("output"))
+        if item["type"] == "tool_search_output":
+            text = json.dumps(output, ensure_ascii=False)
+        else:
+            text = _text_of(output)
+        if item["type"] == "custom_tool_call_output" or text.startswith("Script "):
+            failed, self._nested_failed = failed or self._nested_failed, False
+        found = _EXIT_CODE.match(text)
+        if found is None and text.startswith('{"output":'):
+            found = _METADATA.search(text, len(text) - 200)
+        failed |= found is not None and int(found[1]) != 0
+        return result_block(call_id, text, failed=failed or _FAILED.match(text) is not None)
+
+    def _message(self, item: Item) -> Iterator[Record]:
+        """Yield a message that is not the model's: a prompt, or what Codex adds."""
+        blocks = _blocks_of(item.get("content"))
+        text = _text_of(item.get("content"))
+        if not blocks:
+            return
+        if item.get("role") == "user" and not _CONTEXT.match(text):
+            yield self._prompt(blocks, is_meta=None)
+            return
+        if item.get("role") == "user" or text.lstrip().startswith("<"):
+            self._before_context = self._before_context or (self.conversation.last,)
+        else:
+            self._before_context = None  # a client's instructions stay
+        if text.lstrip().startswith("<turn_aborted>"):
+            self._interrupted = True
+            yield self.conversation.interrupt(text)
+        else:
+            yield self.conversation.user(blocks, is_meta=True)
+
+    def _agent_message(self, content: Any) -> Iterator[Record]:
+        """Yield what another agent says: a subagent's prompt, else context that begins a turn."""
+        if blocks := _blocks_of(content):
+            yield self._prompt(blocks, is_meta=self.conversation.agent_id is None)
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict):
+                self._forget(part)
+
+    def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Record:
+        """Return what begins a turn; the context that Codex put before it goes with a rollback."""
+        before = (self._turns and self._before_context) or (self.conversation.last,)
+        self._turns.append((*before, self._fidelity))
+        self._before_context, self._interrupted = None, False
+        return self.conversation.user(blocks, is_meta=is_meta)
+
+    # -- compactions ---------------------------------------------------------------------
+
+    def _forget(self, item: Item) -> None:
+        """Note that nobody can read a part of the context, if it is encrypted."""
+        if item.get("encrypted_content"):
+            self._fidelity = "compacted_encrypted"
 
     def _compacted(self, payload: Item) -> Iterator[Record]:
-        """Start anew with the summary and what the replacement keeps."""
-        self.last = None
-        yield self._record("system", None, subtype="compact_boundary")
+        """Start anew with what the replacement keeps, and the summary."""
+        summary = text_or_none(payload.get("message")) or ""
+        if len(self._blocks) == 1 and summary.endswith(self._blocks[0].get("text", "\0")):
+            self._blocks = []  # the response that made the summary; its prompt is not recorded
+        yield from self.flush()
+        self._before_context, self._open = None, {}
         kept = payload.get("replacement_history")
-        blocks: list[Item] = []
-        for item in kept if isinstance(kept, list) else []:
-            if isinstance(item, dict) and item.get("type", "message") == "message":
-                blocks += texts_of(item.get("content"))
-        summary = text_or_none(payload.get("message"))
-        if summary and not any(block.get("text") == summary for block in blocks):
-            blocks.append({"type": "text", "text": summary})
-        blocks = blocks or [{"type": "text", "text": "[summary is not readable]"}]
-        body = {"role": "user", "content": blocks}
-        yield self._record("user", body, is_compact_summary=True)
+        # Older files name the summary alone; the prompts that Codex kept too are not told.
+        self._fidelity = None if isinstance(kept, list) else "repaired"
+        yield self.conversation.compaction()
+        if isinstance(kept, list):
+            for item in kept:
+                if isinstance(item, dict):
+                    yield from self._kept(item, summary)
+        elif summary:
+            yield self.conversation.user(summary, is_compact_summary=True)
 
-    def _record(self, kind: str, message: Item | None, **fields: Any) -> Record:
-        self.count += 1
-        uuid = f"{self.session}:{self.count}"
-        if message is not None:
-            fields["message"] = raw(message)
-        record = Record(
-            type=kind,
-            uuid=uuid,
-            parent_uuid=self.last,
-            session_id=self.session or None,
-            timestamp=self.time,
-            version=self.version,
-            cwd=self.cwd,
-            is_sidechain=False,
-            **fields,
-        )
-        self.last = uuid
-        return record
+    def _kept(self, item: Item, summary: str) -> Iterator[Record]:
+        """Yield an item that a compaction keeps: no prompt, and no state."""
+        kind, blocks = text_or_none(item.get("type")), _blocks_of(item.get("content"))
+        if kind in _ENCRYPTED:
+            self._forget(item)
+        elif kind in _OUTPUTS:
+            yield self.conversation.user([self._output_of(item)])
+        elif kind in _CALLS or item.get("role") == "assistant":
+            if blocks := _answered_by(item):
+                yield self._answer(blocks, copied=True)
+        elif blocks and summary == _text_of(item.get("content")):
+            yield self.conversation.user(blocks, is_compact_summary=True)
+        elif blocks:
+            yield self.conversation.user(blocks, is_meta=True)
 
-    def _unknown(self, kind: Any) -> None:
-        self.stats.unknown_types[f"codex/{kind}"] += 1
+
+def _answered_by(item: Item) -> list[PlainBlock]:
+    """Return the blocks of an item that the model made."""
+    if item.get("type") == "message":
+        return _blocks_of(item.get("content"))
+    call = _call_of(item)
+    return [] if call is None else [call]
+
+
+def _parent(meta: Item) -> str | None:
+    """Return the thread that started a subagent, of a rollout that does not name its root."""
+    source = meta.get("source")
+    kind = source.get("subagent") if isinstance(source, dict) else None
+    spawn = kind.get("thread_spawn") if isinstance(kind, dict) else None
+    return text_or_none(spawn.get("parent_thread_id")) if isinstance(spawn, dict) else None
+
+
+# -- rollouts that begin inside another one ----------------------------------------------
+
+_ORDINAL = re.compile(rb'\{"timestamp":"[^"]*","ordinal":(\d+)')
+_THREAD = re.compile(r"[0-9a-f-]{36}")  # no name of a file may hold anything else
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as raw:
+        if file.suffix != ".zst":
+            yield from raw
+            return
+        unpacked = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+        yield from io.BufferedReader(unpacked)
+
+
+def _base_of(first: bytes) -> tuple[str, int, int] | None:
+    """Return the thread a rollout was forked from, and where its lines end: ordinal and byte."""
+    meta = (object_of_line(first) or {}).get("payload") if b'"history_base"' in first else None
+    base = meta.get("history_base") if isinstance(meta, dict) else None
+    if not isinstance(base, dict) or not _THREAD.fullmatch(str(base.get("thread_id"))):
+        return None
+    ordinal, offset = base.get("end_ordinal_exclusive"), base.get("end_byte_offset")
+    if not isinstance(ordinal, int) or not isinstance(offset, int):
+        return None
+    return base["thread_id"], ordinal, offset
+
+
+def _with_base(
+    file: Path, end: int | None = None, seen: frozenset[Path] = frozenset()
+) -> Iterator[bytes]:
+    """Yield the lines of a rollout up to a byte; those it was forked from follow its first."""
+    size, seen = 0, seen | {file}
+    for line in _lines(file):
+        yield line
+        if not size and (base := _base_of(line)) is not None:
+            found = (other for other in _rollouts(file, base[0]) if _holds(other, base))
+            if (other := next(found, file)) not in seen:
+                yield from _with_base(other, base[2], seen)
+        size += len(line)
+        if size == end:
+            return
+
+
+def _rollouts(file: Path, thread: str) -> Iterator[Path]:
+    """Yield the rollouts of a thread beside a file, the archived ones included."""
+    top = next((p for p in file.parents if p.name in ("sessions", "archived_sessions")), None)
+    folders = [file.parent] if top is None else [top, *top.parent.glob("*sessions")]
+    for folder in dict.fromkeys(folders):
+        yield from sorted(folder.rglob(f"rollout-*{thread}*.jsonl*"))
+
+
+def _holds(file: Path, base: tuple[str, int, int]) -> bool:
+    """Return True if the line of a rollout that ends at a byte is the last one below an ordinal."""
+    _, ordinal, offset = base
+    for line in _lines(file):
+        offset -= len(line)
+        if offset <= 0:
+            found = _ORDINAL.match(line)
+            return not offset and found is not None and int(found[1]) == ordinal - 1
+    return False
 
 
 class Codex(TraceSource):
@@ -270,13 +553,21 @@ class Codex(TraceSource):
         folder = home("CODEX_HOME", ".codex")
         return [folder / "sessions", folder / "archived_sessions"]
 
+    def whole(self, file: Path) -> Iterator[bytes] | None:
+        """Return the lines of a rollout that begins inside another one, and before them its."""
+        if not file.name.startswith("rollout-"):
+            return None
+        try:
+            return None if _base_of(next(_lines(file), b"")) is None else _with_base(file)
+        except (OSError, zstandard.ZstdError):
+            return None  # who opens it says so
+
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Return True if the first line that is an object is a rollout's."""
         for line in head:
             if (value := object_of_line(line)) is not None:
-                kind = value.get("type")
-                known = isinstance(kind, str) and kind in TYPES
-                return known and isinstance(value.get("payload"), dict)
+                kind = text_or_none(value.get("type"))
+                return kind in TYPES | _SILENT_TYPES and isinstance(value.get("payload"), dict)
         return False
 
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:

@@ -74,24 +74,26 @@ class _Agent:
         self._open: dict[str, Any] = {}  # calls without a result, and their arguments
         self._waiting: list[Item] = []  # what stands after the results of the open calls
         self._stopped = False
+        self._left = False  # resumed: open calls get their results now or never
         self._checkpoint: int | None = None
         self._chunk: tuple[Any, str] = (None, "")
 
     def take(self, event: Item, data: Item, model: str, usage: Item) -> Iterator[Record]:
         """Take an event that adds to what the model sees, or that changes it."""
         kind = event["type"]
+        if self._left and kind != "tool.execution_complete":
+            yield from self._settled()
         if kind == "tool.execution_complete":
             yield from self._result(event, data)
         elif kind == "assistant.message":
             if data.get("apiCallId") is None or data.get("apiCallId") != self._chunk[0]:
                 yield from self._settled()
             yield from self._response(event, data, model, usage)
-        elif kind in ("abort", "session.resume"):
-            if kind == "abort" or not (
-                data.get("sessionWasActive") or data.get("continuePendingWork")
-            ):
-                yield from self._settled()
-            self._stopped |= kind == "abort"
+        elif kind == "abort":
+            yield from self._settled()
+            self._stopped = True
+        elif kind == "session.resume":
+            self._left = not (data.get("sessionWasActive") or data.get("continuePendingWork"))
         elif kind == "session.compaction_start":
             self._checkpoint = len(self.context)
         elif self._open:
@@ -171,29 +173,32 @@ class _Agent:
         shown = text_or_none(_object(data.get("result")).get("content")) or ""
         success = data.get("success") is True
         given = self._open.pop(call)
+        error = _object(data.get("error"))
         if not success:
-            error = text_or_none(_object(data.get("error")).get("message"))
-            shown = _whole_error(error or shown or "Tool execution failed", data, given)
+            said = text_or_none(error.get("message")) or shown or "Tool execution failed"
+            shown = _whole_error(said, data, given)
         code = _object(data.get("shellExecution")).get("exitCode")
         if code is None and (exited := _EXITED.search(shown)):
             code = int(exited[1])
         self.context.append(event)
-        yield self.conv.user([result_block(call, shown, failed=not success or bool(code))])
+        failed = bool(code) or (not success and error.get("code") != "interrupted")
+        yield self.conv.user([result_block(call, shown, failed=failed)])
         if not self._open:
-            yield from self._resumed()
+            yield from self.waiting()
 
     def _settled(self) -> Iterator[Record]:
         """Answer the open calls as Copilot does when they were stopped."""
-        calls, self._open = list(self._open), {}
+        calls, self._open, self._left = list(self._open), {}, False
         if calls:
             data = {"success": True, "result": {"content": INTERRUPTED}}
             for call in calls:
                 given = {**data, "toolCallId": call}
                 self.context.append({"type": "tool.execution_complete", "data": given})
             yield self.conv.user([result_block(call, INTERRUPTED) for call in calls])
-        yield from self._resumed()
+        yield from self.waiting()
 
-    def _resumed(self) -> Iterator[Record]:
+    def waiting(self) -> Iterator[Record]:
+        """Yield what waited for results."""
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             yield from self._other(event, _object(event.get("data")))
@@ -416,3 +421,5 @@ class Copilot(TraceSource):
         log = _Log(stats)
         for event in objects(lines, stats):
             yield from log.take(event)
+        for agent in (log.main, *log.agents.values()):
+            yield from agent.waiting()

@@ -48,8 +48,8 @@ class Log:
         given = {"toolCallId": call, "success": True, "result": {"content": text}}
         self.add("tool.execution_complete", **{**given, **fields})
 
-    def failure(self, call: str, text: str, **fields: Any) -> None:
-        error = {"message": text, "code": "failure"}
+    def failure(self, call: str, text: str, code: str = "failure", **fields: Any) -> None:
+        error = {"message": text, "code": code}
         self.add("tool.execution_complete", toolCallId=call, success=False, error=error, **fields)
 
     @property
@@ -140,6 +140,21 @@ def test_a_stopped_call_is_seen_as_copilot_says_it_and_is_a_correction(lake: Lak
     first, last = states_of(lake, log)
     assert texts(last)[-3:] == [f"user: {INTERRUPTED}", NOW, "user: do not wait"]
     assert (first.error_kind, first.hint) == ("user_correction", "do not wait")
+
+
+def test_a_session_that_was_killed_says_so_when_it_is_resumed(lake: Lake) -> None:
+    log = Log()
+    log.user("go")
+    log.say("I wait", LS)
+    log.add("session.resume", sessionWasActive=False)
+    log.failure("c1", "cut off", code="interrupted")
+    log.say("again", ("c2", *LS[1:]))
+    log.add("session.resume", sessionWasActive=False)
+    log.user("go on")
+    log.say("ok")
+    first, second, last = states_of(lake, log)
+    assert texts(last)[-3:] == [f"user: {INTERRUPTED}", NOW, "user: go on"]
+    assert (first.error_kind, second.error_kind) == (None, None)
 
 
 def test_a_prompt_during_a_call_stands_after_its_result(lake: Lake) -> None:

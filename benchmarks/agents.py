@@ -278,7 +278,8 @@ def message_items(message: dict[str, Any]) -> list[Item]:
     if kind in ("reasoning", "compaction", "configuration_update"):
         return []  # nothing that anybody can read
     if kind == "agent_message":
-        return [("user", text_of(message["content"]))]
+        parts = [part for part in message["content"] if "text" in part]  # the rest is encrypted
+        return [("user", text_of(parts))]
     assert kind == "message", kind
     if message["role"] == "tool":
         return [("result", text_of(message["content"]))]

@@ -924,10 +924,16 @@ class _OpenCodeLive(_Live):
         self.session = self.ask(f"/session/{self.session}/fork", **given)["id"]
 
 
+ESCAPES = r"\x1b\[[0-9;?<>=]*[a-zA-Z]"
+
+
 class _Terminal(_Live):
     """An agent on a terminal of its own, typed into."""
 
     start = ("-m", "gemini-2.5-pro")
+    ready, trust = "Type your message", ""
+    compress = "/compress"
+    rewind = ("\x1b[A", "\r", "\r", "\x15")  # the last turn, conversation only, an empty prompt
 
     def run(self) -> subprocess.Popen[str]:
         self.end, terminal = pty.openpty()
@@ -945,8 +951,8 @@ class _Terminal(_Live):
 
     def open(self) -> None:
         log = self.agent.home / "stdout.txt"
-        wait(lambda: log.exists() and "Type your message" in log.read_text())
-        time.sleep(1.5)
+        wait(lambda: log.exists() and self.ready in re.sub(ESCAPES, "", log.read_text()))
+        self.keys("", self.trust)
 
     def keys(self, *keys: str, pause: float = 2) -> None:
         for key in keys:
@@ -966,11 +972,18 @@ class _Terminal(_Live):
 
     def back(self) -> None:
         self.begin("/rewind")
-        self.keys("", "\x1b[A", "\r", "\r", "\x15")
+        self.keys("", *self.rewind)
 
     def compact(self) -> None:
-        self.begin("/compress")
+        self.begin(self.compress)
         time.sleep(4)
+
+
+class _CopilotTerminal(_Terminal):
+    start = ()
+    ready, trust = "enter to select", "\r"
+    compress = "/compact"
+    rewind = ("\r", "\r", "\x15")
 
 
 LIVE: dict[str, type[_Live]] = {
@@ -981,7 +994,7 @@ LIVE: dict[str, type[_Live]] = {
     "gemini": _GeminiLive,
     "copilot": _AcpLive,
 }
-TERMINALS: dict[str, type[_Live]] = {"gemini": _Terminal}
+TERMINALS: dict[str, type[_Live]] = {"gemini": _Terminal, "copilot": _CopilotTerminal}
 
 
 # -- the recordings ------------------------------------------------------------------------

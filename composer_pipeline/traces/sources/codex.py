@@ -123,6 +123,7 @@ class Rollout:
     def __init__(self, stats: LineStats) -> None:
         self.conversation = Conversation(stats)
         self._thread = ""
+        self._system = ""
         self._model = ""
         self._fidelity: str | None = None
         # The response that is being read; it ends where what follows belongs to another one.
@@ -171,12 +172,17 @@ class Rollout:
         else:
             yield from self._boundary(kind, payload)
 
+    def _abort(self) -> Iterator[Record]:
+        """Yield what Codex answers for calls that never ended."""
+        unanswered, self._open = self._open, {}
+        for call_id in unanswered:
+            yield self.conversation.user([result_block(call_id, "aborted", failed=True)])
+
     def flush(self) -> Iterator[Record]:
         """Yield the response that is being read and its results, if any."""
         conversation = self.conversation
         if self._blocks:
-            for call_id in self._open:  # so Codex answers for a call that never ended
-                yield conversation.user([result_block(call_id, "aborted", failed=True)])
+            yield from self._abort()
             blocks, self._blocks = self._blocks, []
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             spoken = "\0".join(str(block.get("text")) for block in blocks)
@@ -232,6 +238,7 @@ class Rollout:
         base = payload.get("base_instructions")
         system = text_or_none(base.get("text") if isinstance(base, dict) else base)
         if system:
+            self._system = system
             yield conversation.snapshot(system)
         own_from = payload.get("subagent_history_start_ordinal")
         if isinstance(base := payload.get("history_base"), dict):
@@ -390,13 +397,18 @@ class Rollout:
         failed |= found is not None and int(found[1]) != 0
         return result_block(call_id, text, failed=failed or _FAILED.match(text) is not None)
 
+    def _is_system(self, item: Item) -> bool:
+        """Return True for the system prompt, which newer models are sent as a message."""
+        return item.get("role") == "developer" and _text_of(item.get("content")) == self._system
+
     def _message(self, item: Item) -> Iterator[Record]:
         """Yield a message that is not the model's: a prompt, or what Codex adds."""
         blocks = _blocks_of(item.get("content"))
         text = _text_of(item.get("content"))
-        if not blocks:
+        if not blocks or self._is_system(item):
             return
         if item.get("role") == "user" and not _CONTEXT.match(text):
+            yield from self._abort()
             yield self._prompt(blocks, is_meta=None)
             return
         if item.get("role") == "user" or text.lstrip().startswith("<"):
@@ -444,7 +456,7 @@ class Rollout:
         yield self.conversation.compaction()
         if isinstance(kept, list):
             for item in kept:
-                if isinstance(item, dict):
+                if isinstance(item, dict) and not self._is_system(item):
                     yield from self._kept(item, summary)
         elif summary:
             yield self.conversation.user(summary, is_compact_summary=True)

@@ -269,7 +269,8 @@ _CODE = r"(-?\d{1,9})"
 #: What agents put before and behind a command's output; each group is an exit code.
 _BEFORE = re.compile(
     r"(?:<untrusted_context>\n)?(?:Process running with session ID .*\n"
-    r"|(?:Chunk ID|Wall time|Original token count|Total output lines|Command|Directory): .*\n"
+    r"|Script (?:completed|failed|terminated|running .*)\n|Wall time:? .*\n"
+    r"|(?:Chunk ID|Original token count|Total output lines|Command|Directory): .*\n"
     rf"|Process exited with code {_CODE}\n|Exit code: {_CODE}\n(?=Wall time)"
     rf"|<returncode>{_CODE}</returncode>\n)*(?:Output:(?: |\n)|<output>\n)?"
 )

@@ -1,20 +1,25 @@
 """Logs of another agent: ``python -m examples.own_trace_source``.
 
-A source turns the lines of a file into records of Claude Code; turns, hints, redaction and
+A source says of the lines of a file who said what; turns, hints, redaction and
 everything behind them are then the same for every agent. One sees the states of a log that
 a made-up agent wrote, with the failed action's hint. A package names its source as an entry
 point of the group ``composer_pipeline.trace_sources``; a script registers it.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from composer_pipeline import Lake, ingest, load_states
-from composer_pipeline.traces.records import LineStats, Record, read_records
-from composer_pipeline.traces.sources import SOURCES
+from composer_pipeline.traces.records import LineStats, Record
+from composer_pipeline.traces.source import (
+    SOURCES,
+    Conversation,
+    TraceSource,
+    call_block,
+    objects,
+    result_block,
+)
 
 LOG = """\
 {"toy": 1, "session": "toy-1", "cwd": "/home/ada/shop"}
@@ -27,43 +32,32 @@ LOG = """\
 """
 
 
-class ToyAgent:
+class ToyAgent(TraceSource):
     """The logs of an agent that writes one line for each thing it does."""
 
-    name = "toy_agent"
+    name = "toy-agent"
 
     def recognises(self, head: Sequence[bytes]) -> bool:
-        """Say whether a file begins with this agent's header."""
+        """Return True if a file begins with this agent's header."""
         return bool(head) and head[0].startswith(b'{"toy": 1')
 
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
-        """Yield the records of a file; the reader of Claude Code's lines counts what is bad."""
-        return read_records(_translated(lines), stats)
-
-
-def _translated(lines: Iterable[bytes]) -> Iterator[bytes]:
-    header: dict[str, Any] = {}
-    before: str | None = None
-    for number, line in enumerate(map(json.loads, lines)):
-        if "toy" in line:
-            header = {"sessionId": line["session"], "cwd": line["cwd"]}
-            continue
-        call, turns = f"call-{number}", []
-        if "ask" in line:
-            turns.append(("user", line["ask"]))
-        if "say" in line:
-            turns.append(("assistant", [{"type": "text", "text": line["say"]}]))
-        if "tool" in line:
-            use = {"type": "tool_use", "id": call, "name": line["tool"], "input": line["with"]}
-            result = {"type": "tool_result", "tool_use_id": call, "content": line["got"]}
-            turns.append(("assistant", [use]))
-            turns.append(("user", [{**result, "is_error": line.get("failed", False)}]))
-        for role, content in turns:
-            uuid = f"{role}-{number}"
-            message = {"role": role, "id": uuid, "model": "toy-model", "content": content}
-            link = {"type": role, "uuid": uuid, "parentUuid": before, "timestamp": line["at"]}
-            yield json.dumps({**header, **link, "message": message}).encode() + b"\n"
-            before = uuid
+        """Yield the records of a file; a line that is no object is counted."""
+        said = Conversation(stats)
+        for number, line in enumerate(objects(lines, stats)):
+            if "toy" in line:
+                said.session, said.cwd = line["session"], line["cwd"]
+                continue
+            said.time, key = line["at"], f"{said.session}:{number}"
+            if "ask" in line:
+                yield said.user(line["ask"])
+            if "say" in line:
+                yield said.assistant(key, line["say"], model="toy-model")
+            if "tool" in line:
+                call = call_block(key, line["tool"], line["with"])
+                yield said.assistant(key, [call], model="toy-model")
+                failed = line.get("failed", False)
+                yield said.user([result_block(key, line["got"], failed=failed)])
 
 
 def main() -> None:

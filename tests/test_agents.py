@@ -55,7 +55,7 @@ def test_every_stage_works_on_the_sessions_of_every_agent(tmp_path: Path) -> Non
     for agent, states in seen.items():
         forget(lake, session=states[0].session_id)
         assert agent not in {state.agent for state in load_states(lake)}
-    assert not [path for path in files(tmp_path / LAKE / "archive")]
+    assert not files(tmp_path / LAKE / "archive")
 
 
 def files(folder: Path) -> list[Path]:

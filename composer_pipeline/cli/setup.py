@@ -45,7 +45,7 @@ def init(
     the defaults. Other lines of .env are kept. Keys are never written: export OPENROUTER_API_KEY.
 
     Args:
-        sessions: folder of sessions (COMPOSER_SESSIONS).
+        sessions: folder of sessions (COMPOSER_SESSIONS); those of every agent here by default.
         teachers: teacher file (COMPOSER_TEACHERS).
         max_usd: default ceiling of a replay in USD (COMPOSER_MAX_USD).
         yes: do not prompt.
@@ -74,7 +74,7 @@ def init(
         del answers["COMPOSER_TEACHERS"]  # the packaged file may move
     replace(file, with_values(before, answers), str(file))
     report = {"lake": store.url, "settings": str(file.absolute()), **answers}
-    report["next"] = f"composer-pipeline ingest {answers['COMPOSER_SESSIONS']}"
+    report["next"] = f"composer-pipeline ingest {answers['COMPOSER_SESSIONS']}".rstrip()
     show(report, as_json, "init")
 
 

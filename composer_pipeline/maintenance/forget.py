@@ -284,20 +284,23 @@ def holds(data: bytes, text: str, forms: Sequence[bytes]) -> bool:
 
 def _repeating(lake: Lake, sessions: set[str]) -> set[str]:
     """Return the other sessions that hold records of these: forks and resumed sessions."""
-    # They are in the same days, and share a response or hold records that name a session.
+    # They share a response, or hold records that name a session. Of the same day only one
+    # session has the state of a response; of other days the table tells.
     manifest = lake.rows("raw_files")
     days = {row["day"] for row in manifest if row["session_id"] in sessions}
     near = [row for row in manifest if row["day"] in days]
+    states = lake.rows("states", columns=["session_id", "message_id"])
     found = set(sessions)
     while True:
         mine = set().union(*(_responses(lake, r) for r in near if r["session_id"] in found))
         marks = _marks(found)
         more = {
             row["session_id"]
-            for row in near
+            for row in manifest
             if row["session_id"] not in found
-            and (mine & _responses(lake, row) or _names(lake, row, marks))
+            and (_names(lake, row, marks) or (row["day"] in days and mine & _responses(lake, row)))
         }
+        more |= {row["session_id"] for row in states if row["message_id"] in mine} - found
         if not more:
             return found - sessions
         found |= more
@@ -309,9 +312,9 @@ def _responses(lake: Lake, row: dict[str, Any]) -> set[str]:
     return graph.response_keys()
 
 
-def _names(lake: Lake, row: dict[str, Any], marks: Sequence[bytes]) -> bool:
+def _names(lake: Lake, row: dict[str, Any], marks: re.Pattern[bytes]) -> bool:
     with open_archived(lake, row) as lines:
-        return any(mark in line for line in lines for mark in marks)
+        return any(marks.search(line) for line in lines)
 
 
 def _known(lake: Lake) -> set[str]:
@@ -339,12 +342,14 @@ def _answers(lake: Lake, ledger: Ledger | None) -> Iterator[tuple[str, bytes]]:
 
 def _unnamed_of(lake: Lake, names: Iterable[str], sessions: set[str]) -> set[str]:
     marks = _marks(sessions)
-    return {name for name in names if any(mark in read_blob(lake, name) for mark in marks)}
+    return {name for name in names if marks.search(read_blob(lake, name))}
 
 
-def _marks(sessions: Iterable[str]) -> list[bytes]:
-    """Return the bytes by which records name their session."""
-    return [f'"sessionId":{space}"{name}"'.encode() for name in sessions for space in ("", " ")]
+def _marks(sessions: Iterable[str]) -> re.Pattern[bytes]:
+    """Return how records name their session, or the one that theirs was forked from."""
+    names = "|".join(map(re.escape, sessions))
+    fields = "sessionId|session_id|id|thread_id|forked_from_id|parentSession"
+    return re.compile(f'"(?:{fields})": ?"[^"]*(?:{names})(?:\\.jsonl)?"'.encode())
 
 
 PLAN = "forget.json"
@@ -408,7 +413,7 @@ def forget(
             named = _by_text(lake, text, opened)
         elif pending is None:
             raise InputError("name what to forget: --session, --project or --text")
-        also = _repeating(lake, named)
+        also = _repeating(lake, named) if named else set()
         plan = _extended(lake, pending or ForgetPlan(), named | also)
         report = ForgetReport(
             sorted(plan.sessions),

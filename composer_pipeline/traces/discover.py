@@ -59,8 +59,8 @@ def _expanded(given: Path | str) -> list[Path]:
 
 
 def agents_here() -> dict[str, list[Path]]:
-    """Return agent to the folders of its sessions that are on this machine."""
-    found = {source.name: [f for f in source.folders() if f.is_dir()] for source in sources()}
+    """Return agent to the folders (or databases) of its sessions that are on this machine."""
+    found = {source.name: [f for f in source.folders() if f.exists()] for source in sources()}
     return {name: folders for name, folders in sorted(found.items()) if folders}
 
 

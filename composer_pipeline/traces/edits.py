@@ -81,8 +81,8 @@ def arguments_of(call: Call) -> dict[str, Any]:
 
 
 def command_of(call: Call) -> str:
-    """Return the command line of a call; empty if it has none."""
-    command = arguments_of(call).get("command")
+    """Return the command line of a call, or of the one that it looks at; empty without one."""
+    command = arguments_of(call.begun_by or call).get("command")
     return command if isinstance(command, str) else ""
 
 

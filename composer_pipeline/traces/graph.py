@@ -40,6 +40,7 @@ from composer_pipeline.traces.records import (
     decode_any,
     embedded_record,
     message_of,
+    object_of,
     plain_content,
     result_text,
     text_of,
@@ -212,11 +213,6 @@ def _usage(value: Any) -> Usage | None:
         return None
     given = {name: value.get(name) for name in Usage.__struct_fields__}
     return Usage(**{name: n if isinstance(n, int) else None for name, n in given.items()})
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """Return a decoded object; an empty one for anything else."""
-    return value if isinstance(value, dict) else {}
 
 
 #: In ``parents``, in place of a position: a name that is not known yet, or never.

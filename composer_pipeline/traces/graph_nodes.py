@@ -50,6 +50,8 @@ class Call(Part, gc=False, kw_only=True):
     answer: int = ABSENT  # piece of the first result
     answer_failed: bool = False
     failure: int = ABSENT  # piece of the first result that is an error
+    begun_by: "Call | None" = None  # of a look at a command that goes on: the call that began it
+    goes_on: bool = False  # the result shows a command before its end
 
     @property
     def input(self) -> Any:

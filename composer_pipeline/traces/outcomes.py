@@ -335,7 +335,7 @@ def _own_outcome(node: Node) -> Outcome:
             corrected = corrected or rejected(text)
         if call.tool != "Bash" or not call.answered:
             continue
-        if not _TEST_HINT.search(call.contents.get(call.piece)):
+        if not _TEST_HINT.search(call.contents.get((call.begun_by or call).piece)):
             continue
         if _TEST_COMMAND.search(command_of(call)):
             ran = run_passed(clean(text or call.result or ""), failed=call.failed)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
+import orjson
 import zstandard
 
 from composer_pipeline.plugins import Registry
@@ -179,9 +180,17 @@ def text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; none for anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def object_of_line(line: bytes) -> dict[str, Any] | None:
     """Return the object of a line; ``None`` for anything else."""
-    value = decode_any(line.strip(b"\xef\xbb\xbf \t\r\n\0"))
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        value = decode_any(line.strip(b"\xef\xbb\xbf \t\r\n\0"))
     return value if isinstance(value, dict) else None
 
 
@@ -357,9 +366,13 @@ class Conversation:
 
 
 def _block(block: PlainBlock) -> Block:
-    made = Block(type=block["type"])
-    for name, value in block.items():
-        if value is not None and name != "type":
-            raw = name in ("text", "input", "content")
-            setattr(made, name, msgspec.Raw(encode(value)) if raw else value)
-    return made
+    kind = block["type"]
+    if kind == "text":
+        return Block(type=kind, text=msgspec.Raw(encode(block["text"])))
+    if kind == "tool_use":
+        given = msgspec.Raw(encode(block["input"]))
+        return Block(type=kind, id=block["id"], name=block["name"], input=given)
+    if kind == "tool_result":
+        name, content = block["tool_use_id"], msgspec.Raw(encode(block["content"]))
+        return Block(type=kind, tool_use_id=name, content=content, is_error=block["is_error"])
+    return Block(type=kind)

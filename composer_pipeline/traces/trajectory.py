@@ -5,6 +5,7 @@ node's first record. What the model saw besides (meta records, interrupts, rende
 hangs on the edge between two nodes as ``inserts``.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 from composer_pipeline.tool_names import AGENTS
 from composer_pipeline.traces.content_store import ContentStore, Redactor
 from composer_pipeline.traces.graph import UNRESOLVED, Collector
-from composer_pipeline.traces.graph_nodes import ABSENT, TRANSPARENT, Node
+from composer_pipeline.traces.graph_nodes import ABSENT, TRANSPARENT, Call, Node
 from composer_pipeline.traces.records import Record
 
 
@@ -242,6 +243,9 @@ class Linker:
 COMPACTS = "acompact"
 
 
+_RUNNING = re.compile(rb"Process running with session ID (\d+)")
+
+
 class Trajectory:
     """The turn graph of one file.
 
@@ -280,6 +284,7 @@ class Trajectory:
         self.dangling = linker.dangling()
         self._active = linker.active()
         self.parent_call = read.parent_call
+        self._join_looks()
         self.sidechains: dict[str, Trajectory] = {}
         found = read.sidechains
         calls = self.agent_calls() if found else {}
@@ -289,6 +294,19 @@ class Trajectory:
             side.parent_call = side.parent_call or calls.get(side.first_prompt())
             if side.nodes and not name.startswith(COMPACTS):
                 self.sidechains[name] = side
+
+    def _join_looks(self) -> None:
+        """Find the commands of Codex that went on behind the call, and the looks at them."""
+        begun: dict[str, Call] = {}
+        for call in (call for node in self.nodes for call in node.calls):
+            if call.name not in ("exec_command", "write_stdin"):
+                continue
+            if call.name == "write_stdin":
+                call.begun_by = begun.get(str(call.own.arguments.get("session_id")))
+            found = _RUNNING.search(self.contents.get(call.answer)) if call.answered else None
+            call.goes_on = found is not None
+            if found is not None:
+                begun[found[1].decode()] = call.begun_by or call
 
     def first_prompt(self) -> str:
         """Return the text of the first human turn; empty if there is none."""

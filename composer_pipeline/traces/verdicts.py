@@ -271,7 +271,9 @@ class Judge:
         found: dict[int, list[tuple[Call, frozenset[str]]]] = defaultdict(list)
         for number, node in enumerate(self.graph.nodes):
             for call in node.calls:
-                if call.tool == "Bash" and call.answered and (ran := signature(command_of(call))):
+                if call.tool != "Bash" or not call.answered or call.goes_on:
+                    continue
+                if ran := signature(command_of(call)):
                     found[number].append((call, ran))
         return found
 

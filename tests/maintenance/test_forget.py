@@ -276,3 +276,27 @@ def test_calls_in_flight_stop_it_before_it_begins(lake: Lake, victim: str) -> No
 def test_spellings(line: str) -> None:
     assert holds(line.encode(), SECRET, forms_of(SECRET))
     assert not holds(line.encode(), "another text", forms_of("another text"))
+
+
+def test_a_fork_of_another_day_is_forgotten_too(tmp_path: Path) -> None:
+    """A Codex fork is a file of its own that names the session whose lines it goes on from."""
+
+    def rollout(name: str, day: str, **meta: str) -> None:
+        said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": day}]}
+        answer = {**said, "role": "assistant", "content": [{"type": "output_text", "text": name}]}
+        lines = [
+            {"type": "session_meta", "payload": {"id": name, "cwd": "/x", **meta}},
+            {"type": "response_item", "payload": said},
+            {"type": "response_item", "payload": answer},
+        ]
+        texts = [json.dumps({"timestamp": f"{day}T08:00:00Z", **line}) for line in lines]
+        (tmp_path / f"rollout-{name}.jsonl").write_text("\n".join(texts) + "\n")
+
+    rollout("0199aaaa", "2026-11-16")
+    rollout("0199bbbb", "2026-11-18", forked_from_id="0199aaaa")
+    rollout("0199cccc", "2026-11-18")
+    lake = Lake(tmp_path / "lake")
+    ingest(lake, [tmp_path])
+    report = forget(lake, session="0199aaaa")
+    assert (report.sessions, report.repeating) == (["0199aaaa", "0199bbbb"], ["0199bbbb"])
+    assert {row["session_id"] for row in lake.rows("sessions")} == {"0199cccc"}

@@ -91,7 +91,7 @@ BAD = "E   assert 3 == 4\n1 failed in 0.1s"
 def test_how_a_call_failed(kind, step):
     failure, outcome = labels(*step)
     assert (failure and failure.kind) == kind
-    if kind == "tool_error":
+    if failure is not None and kind == "tool_error":
         assert failure.hint == step[2]
     assert outcome.followed_by_error is (kind not in (None, "soft_failure"))
 
@@ -116,6 +116,17 @@ def test_tests_are_told(name, given):
     assert labels(name, given, header(0, "3 passed in 0.1s"), False)[1].tests_passed is True
     assert labels(name, given, header(1, BAD), True)[1].tests_passed is False
     assert labels(name, given, header(0, "nothing"), False)[1].tests_passed is None
+
+
+def test_the_tests_are_told_by_a_look_at_a_command_that_went_on():
+    """Codex shows what a command has printed after ten seconds, and the end when it is asked."""
+    on = "Chunk ID: 1a2b\nWall time: 10.0 seconds\nProcess running with session ID 7\nOutput:\n"
+    _, nodes, found = session(
+        ("exec_command", {"cmd": "pytest -q"}, on, False),
+        ("write_stdin", {"session_id": 7, "chars": ""}, header(1, BAD), True),
+    )
+    assert [outcome.tests_passed for outcome in found if outcome] == [None, False]
+    assert failures_of(nodes[1], None, tests_failed=True)[0].kind == "failing_tests"
 
 
 WRONG, RIGHT = "    return a - b", "    return a + b"

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from composer_pipeline.traces.messages import MISSING_RESULT
-from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, encode
+from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, encode, object_of
 from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
     call_block,
     document,
+    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -38,6 +39,9 @@ _FAILED = re.compile(
     re.MULTILINE,
 )
 
+#: What one of these has, and the characters at either end of a result in which it stands.
+_MARKS = ("code", "Code", "[error]", "ERROR:", "rejected", "Cancelled", "failed: ")
+_END = 500
 Json = dict[str, Any]
 
 
@@ -58,8 +62,8 @@ class _Trajectory:
 
     def take(self, value: Json) -> Iterator[Record]:
         """Yield the records of a document."""
-        agent, extra = _object(value, "agent"), _object(value, "extra")
-        steps = _objects(value, "steps")
+        agent, extra = object_of(value.get("agent")), object_of(value.get("extra"))
+        steps = objects_of(value.get("steps"))
         conv = self.conv
         self._own = "parser_version" in extra
         self._digest = blake(conv.session, str(value.get("trajectory_id")))
@@ -86,14 +90,14 @@ class _Trajectory:
         told = [step for step in steps if self._is_recorded(step) and not _boundary(step)]
         system = "\n\n".join(filter(None, (_text(step.get("message")) for step in told)))
         tools = None
-        if not self._own or _object(agent, "extra").get("tools_source") == "recorded":
-            tools = [_tool(tool) for tool in _objects(agent, "tool_definitions")]
+        if not self._own or object_of(agent.get("extra")).get("tools_source") == "recorded":
+            tools = [_tool(tool) for tool in objects_of(agent.get("tool_definitions"))]
         if system or tools:
             yield self.conv.snapshot(system or None, tools)
 
     def _is_recorded(self, step: Json) -> bool:
         """Return False for the prompt that the export puts where none was recorded."""
-        return not self._own or _object(step, "extra").get("source") == "recorded"
+        return not self._own or object_of(step.get("extra")).get("source") == "recorded"
 
     def _step(self, step: Json) -> Iterator[Record]:
         source = step.get("source")
@@ -123,10 +127,10 @@ class _Trajectory:
 
     def _agent(self, step: Json) -> Iterator[Record]:
         conv = self.conv
-        extra = _object(step, "extra") if self._own else {}
+        extra = object_of(step.get("extra")) if self._own else {}
         conv.cwd = text_or_none(extra.get("cwd")) or self._folder
         blocks, ids = _blocks(step.get("message")), dict[str, str]()
-        for call in _objects(step, "tool_calls"):
+        for call in objects_of(step.get("tool_calls")):
             given = str(call.get("tool_call_id"))
             self._uses[given] = uses = self._uses.get(given, 0) + 1
             ids[given] = given if uses == 1 else f"{given}#{uses}"
@@ -138,7 +142,7 @@ class _Trajectory:
             conv.unknown("llm_call_count")
             fidelity = "repaired"
         if blocks:
-            metrics = _object(step, "metrics")
+            metrics = object_of(step.get("metrics"))
             yield conv.assistant(
                 text_or_none(extra.get("message_id")) or f"atif:{self._digest}",
                 blocks,
@@ -153,14 +157,14 @@ class _Trajectory:
 
     def _results(self, step: Json, ids: dict[str, str]) -> Iterator[Record]:
         """Yield the results of a step's calls, and what it shows without a call."""
-        results = _objects(_object(step, "observation"), "results")
+        results = objects_of(object_of(step.get("observation")).get("results"))
         named = {str(result.get("source_call_id")) for result in results}
         unnamed = (call for name, call in ids.items() if name not in named)
         blocks: list[PlainBlock] = []
         for result in results:
             name, text = result.get("source_call_id"), _text(result.get("content"))
             call = ids.get(str(name)) or (next(unnamed, None) if name is None else str(name))
-            for ref in _objects(result, "subagent_trajectory_ref"):
+            for ref in objects_of(result.get("subagent_trajectory_ref")):
                 self.started.setdefault(str(ref.get("trajectory_id")), call or "")
             if call is None:
                 blocks += [text_block(text)] if text else []
@@ -171,13 +175,16 @@ class _Trajectory:
             yield self.conv.user(blocks, is_meta=meta)
 
     def _failed(self, result: Json, text: str) -> bool:
-        extra = _object(result, "extra")
+        extra = object_of(result.get("extra"))
         flags = [extra.get("is_error"), extra.get("tool_result_is_error")]
-        codes = [extra.get("exit_code"), _object(extra, "shellExecution").get("exitCode")]
+        codes = [extra.get("exit_code"), object_of(extra.get("shellExecution")).get("exitCode")]
         told = [bool(value) for value in (*flags, *codes) if isinstance(value, int)]
         if isinstance(extra.get("success"), bool):
             told.append(not extra["success"])
-        return any(told) if told or self._own else _FAILED.search(text) is not None
+        if told or self._own:
+            return any(told)
+        ends = text if len(text) < 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
+        return any(mark in ends for mark in _MARKS) and _FAILED.search(ends) is not None
 
 
 class Atif(TraceSource):
@@ -203,14 +210,14 @@ class Atif(TraceSource):
         main = _Trajectory(stats, session, agent_id)
         yield from main.take(value)
         yield from _subagents(value, main, {})
-        stats.agent = text_or_none(_object(value, "agent").get("name")) or stats.agent
+        stats.agent = text_or_none(object_of(value.get("agent")).get("name")) or stats.agent
 
 
 def _subagents(value: Json, above: _Trajectory, known: dict[str, _Trajectory]) -> Iterator[Record]:
     """Yield the subagents in a document; the parts of one are one trajectory."""
-    for inner in _objects(value, "subagent_trajectories"):
+    for inner in objects_of(value.get("subagent_trajectories")):
         trajectory = str(inner.get("trajectory_id"))
-        name = text_or_none(_object(inner, "extra").get("agent_id")) or trajectory
+        name = text_or_none(object_of(inner.get("extra")).get("agent_id")) or trajectory
         if name not in known:
             known[name] = _Trajectory(above.conv.stats, above.conv.session, name)
         call = above.started.get(trajectory)
@@ -224,20 +231,11 @@ def _session_of(value: Json) -> tuple[str, str | None]:
     """Return the session of a document, and the subagent that it is of."""
     own = text_or_none(value.get("session_id")) or text_or_none(value.get("trajectory_id"))
     own = own or f"atif:{blake(encode(value).decode())}"
-    parent = text_or_none(_object(_object(value, "agent"), "extra").get("parent_session_id"))
+    about = object_of(object_of(value.get("agent")).get("extra"))
+    parent = text_or_none(about.get("parent_session_id"))
     if parent:  # of Terminus
         return parent, own
-    return own, text_or_none(_object(value, "extra").get("agent_id"))
-
-
-def _object(value: Json, name: str) -> Json:
-    found = value.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _objects(value: Json, name: str) -> list[Json]:
-    found = value.get(name)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return own, text_or_none(object_of(value.get("extra")).get("agent_id"))
 
 
 def _count(metrics: Json, name: str) -> int | None:
@@ -251,14 +249,14 @@ def _version(agent: Json) -> str | None:
 
 
 def _folder(agent: Json, extra: Json) -> str | None:
-    folders = _object(agent, "extra").get("cwds")
+    folders = object_of(agent.get("extra")).get("cwds")
     first = folders[0] if isinstance(folders, list) and folders else None
     return text_or_none(extra.get("project")) or text_or_none(first)
 
 
 def _boundary(step: Json) -> bool:
     """Return True if the context begins anew here."""
-    change = _object(_object(step, "extra"), "context_management")
+    change = object_of(object_of(step.get("extra")).get("context_management"))
     return change.get("type") == "compaction"
 
 
@@ -281,7 +279,7 @@ def _text(content: Any) -> str:
 
 def _tool(tool: Json) -> Json:
     """Return a tool in Anthropic's schema."""
-    function = _object(tool, "function") or tool
+    function = object_of(tool.get("function")) or tool
     return {
         "name": function.get("name"),
         "description": function.get("description"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.traces.records import LineStats, Record, decode_any
+from composer_pipeline.traces.records import LineStats, Record, decode_any, object_of
 from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
@@ -18,6 +18,7 @@ from composer_pipeline.traces.source import (
     home,
     object_of_line,
     objects,
+    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -122,7 +123,7 @@ class _Agent:
         below = self.conv.agent_id is not None
         human = event["type"] == "user.message" and not content.startswith("<system_notification>")
         human = human and (source == "user" or (below and source.startswith("agent-")))
-        if _object(data.get("kind")).get("type") == "instruction_discovered":
+        if object_of(data.get("kind")).get("type") == "instruction_discovered":
             return
         self.context.append(event)
         before, text, after = _prompt(data, content)
@@ -142,7 +143,7 @@ class _Agent:
         blocks: list[Item] = []
         if text := text_or_none(data.get("content")):
             blocks.append(text_block(text))
-        for call in _list(data.get("toolRequests")):
+        for call in objects_of(data.get("toolRequests")):
             if name := text_or_none(call.get("toolCallId")):
                 given = _arguments(call)
                 blocks.append(call_block(name, text_or_none(call.get("name")) or "", given))
@@ -170,14 +171,14 @@ class _Agent:
         if call is None or call not in self._open:
             self.conv.unknown("result without a call")
             return
-        shown = text_or_none(_object(data.get("result")).get("content")) or ""
+        shown = text_or_none(object_of(data.get("result")).get("content")) or ""
         success = data.get("success") is True
         given = self._open.pop(call)
-        error = _object(data.get("error"))
+        error = object_of(data.get("error"))
         if not success:
             said = text_or_none(error.get("message")) or shown or "Tool execution failed"
             shown = _whole_error(said, data, given)
-        code = _object(data.get("shellExecution")).get("exitCode")
+        code = object_of(data.get("shellExecution")).get("exitCode")
         if code is None and (exited := _EXITED.search(shown)):
             code = int(exited[1])
         self.context.append(event)
@@ -201,7 +202,7 @@ class _Agent:
         """Yield what waited for results."""
         waiting, self._waiting = self._waiting, []
         for event in waiting:
-            yield from self._other(event, _object(event.get("data")))
+            yield from self._other(event, object_of(event.get("data")))
 
     def _compaction(
         self, event: Item, data: Item, summary: str, begun: int | None
@@ -216,7 +217,7 @@ class _Agent:
         text = _summary(data.get("trigger") == "manual", self._prompts, summary, self.skills)
         yield conv.user(text, is_compact_summary=True)
         for kept in context[at:]:
-            given = _object(kept.get("data"))
+            given = object_of(kept.get("data"))
             if kept["type"] == "assistant.message":
                 yield from self._response(kept, given, "", {}, f":{event.get('id')}")
             elif kept["type"] == "tool.execution_complete":
@@ -237,7 +238,7 @@ class _Log:
 
     def take(self, event: Item) -> Iterator[Record]:
         """Take one event; yield its records."""
-        kind, data = text_or_none(event.get("type")), _object(event.get("data"))
+        kind, data = text_or_none(event.get("type")), object_of(event.get("data"))
         conv = self.main.conv
         conv.time = text_or_none(event.get("timestamp")) or conv.time
         agent = self._agent(event, data)
@@ -247,7 +248,7 @@ class _Log:
             if isinstance(version := data.get("version"), int) and version > VERSION:
                 conv.unknown(f"version {version}")
         if context := data.get("context") if kind != "session.context_changed" else data:
-            conv.cwd = text_or_none(_object(context).get("cwd")) or conv.cwd
+            conv.cwd = text_or_none(object_of(context).get("cwd")) or conv.cwd
         if agent is self.main:
             model = text_or_none(data.get("selectedModel")) or text_or_none(data.get("newModel"))
             self.model = model or self.model
@@ -276,7 +277,7 @@ class _Log:
     def _records(
         self, agent: _Agent, kind: str | None, event: Item, data: Item
     ) -> Iterator[Record]:
-        usage = _object(data.get("usage")) or data
+        usage = object_of(data.get("usage")) or data
         if kind == "system.message" and data.get("role") in (None, "system"):
             if system := text_or_none(data.get("content")):
                 yield agent.conv.snapshot(system)
@@ -301,14 +302,6 @@ _TAKEN = _SEEN | {
 }  # fmt: skip
 
 
-def _object(value: Any) -> Item:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Item]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
@@ -323,8 +316,8 @@ def _arguments(call: Item) -> Any:
 
 def _whole_error(error: str, data: Item, given: Any) -> str:
     """Return an error as the model saw it; the log shortens those of edits."""
-    metrics = _object(_object(data.get("toolTelemetry")).get("metrics"))
-    whole = _EDIT_ERRORS.get(error, "").format(_object(given).get("path"))
+    metrics = object_of(object_of(data.get("toolTelemetry")).get("metrics"))
+    whole = _EDIT_ERRORS.get(error, "").format(object_of(given).get("path"))
     return whole if len(whole) == metrics.get("resultForLlmLength") else error
 
 
@@ -334,7 +327,7 @@ def _prompt(data: Item, content: str) -> tuple[str, str, str]:
     before, words, after = f"\n\n{whole}\n\n".partition(f"\n\n{content}\n\n")
     if not words:
         before, content, after = "", whole, ""
-    files = [item.get("taggedFilesEntry") for item in _list(data.get("attachments"))]
+    files = [item.get("taggedFilesEntry") for item in objects_of(data.get("attachments"))]
     if named := [entry for entry in files if isinstance(entry, str)]:
         after = "\n".join([after, "<tagged_files>", *named, "</tagged_files>"])
     return before.strip("\n"), content, after.strip("\n")

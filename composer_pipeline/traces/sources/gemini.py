@@ -23,6 +23,7 @@ from composer_pipeline.traces.source import (
     document,
     home,
     objects,
+    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -46,12 +47,11 @@ _ADDED = (
 )  # fmt: skip
 _FOLDER = re.compile(r"Workspace Directories:\*\*\n\s*- (.+)|in the directory: (.+)")
 #: How the output of a failed command ends or begins.
-_FAILED = re.compile(
-    r"^Exit Code: -?[1-9]\d*(?:\n(?:Signal|Background PIDs|Process Group PGID): .*)*"
+_EXITED = re.compile(
+    r"(?m:^)Exit Code: -?[1-9]\d*(?:\n(?:Signal|Background PIDs|Process Group PGID): .*)*"
     r"(?:\n</untrusted_context>)?\s*(?:\Z|<hook_context>|\[System\])"
-    r"|\A(?:<untrusted_context>\n)?Command was (?:automatically )?cancelled ",
-    re.MULTILINE,
 )
+_CANCELLED = re.compile(r"(?:<untrusted_context>\n)?Command was (?:automatically )?cancelled ")
 #: How the result of a call begins that the user refused or stopped.
 _STOPPED = re.compile(
     r"(?:<untrusted_context>\n)?(?:\[Operation Cancelled\]|Command was cancelled by user"
@@ -109,8 +109,8 @@ class _Session:
         """Take a message; one that has only calls may be of the response before it."""
         if message.get("type") in _SILENT:
             return
-        key, calls = message["id"], _objects(message.get("toolCalls"))
-        parts = _objects(message.get("content"))
+        key, calls = message["id"], objects_of(message.get("toolCalls"))
+        parts = objects_of(message.get("content"))
         last = next(reversed(self._pending.values()), {})
         only_calls = calls and "tokens" not in message and not message.get("content")
         if key in self._loose or (only_calls and _is_response(last) and "toolCalls" not in last):
@@ -118,19 +118,19 @@ class _Session:
             self._give(last, calls)
         else:
             answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
-            lost = [a for a in _objects(answers) if a.get("id") not in self._called]
+            lost = [a for a in objects_of(answers) if a.get("id") not in self._called]
             if lost and _is_response(last):
                 self._lost.add(last["id"])
                 self._give(last, [{**answer, "status": "cancelled"} for answer in lost])
             known = self._pending.get(key, {})
             self._pending[key] = known | message
         inside = [part["functionCall"] for part in parts if "functionCall" in part]
-        self._called.update(str(call.get("id")) for call in [*calls, *_objects(inside)])
+        self._called.update(str(call.get("id")) for call in [*calls, *objects_of(inside)])
 
     def _give(self, message: dict[str, Any], calls: list[dict[str, Any]]) -> None:
         """Add the calls that are new to a message."""
         new = [call for call in calls if str(call.get("id")) not in self._called]
-        message["toolCalls"] = [*_objects(message.get("toolCalls")), *new]
+        message["toolCalls"] = [*objects_of(message.get("toolCalls")), *new]
         self._called.update(str(call.get("id")) for call in new)
 
     def _changed(self, fields: dict[str, Any]) -> Iterator[Record]:
@@ -148,7 +148,7 @@ class _Session:
             conv.unknown(f"$set/{name}")
         messages = fields.get("messages")
         if isinstance(messages, list):
-            named = [m for m in _objects(messages) if isinstance(m.get("id"), str)]
+            named = [m for m in objects_of(messages) if isinstance(m.get("id"), str)]
             shown = [message for message in named if message.get("type") not in _SILENT]
             yield from self._replaced({message["id"]: message for message in shown})
 
@@ -245,7 +245,7 @@ class _Session:
         """Return the calls of a message, and the results that are recorded with them."""
         made: list[PlainBlock] = []
         results: dict[str, PlainBlock] = {}
-        for call in _objects(calls):
+        for call in objects_of(calls):
             name = str(call.get("id"))
             made.append(call_block(name, str(call.get("name") or ""), call.get("args", {})))
             self._failed[name] = call.get("status") in ("error", "cancelled")
@@ -264,7 +264,9 @@ class _Session:
         text = only if isinstance(only, str) else encode(given).decode()
         failed = self._failed.get(name, False) or "error" in given
         if result.get("name") == "run_shell_command":
-            failed = failed or _FAILED.search(text) is not None
+            at = max(0, text.rfind("Exit Code: "))
+            ends = _EXITED.match(text, at) or _CANCELLED.match(text)
+            failed = failed or ends is not None
         pictures = ["[image]"] * len(media) if isinstance(media, list) else []
         return result_block(name, "\n".join([text, *pictures]), failed=failed)
 
@@ -297,10 +299,6 @@ class _Session:
             yield from self.conv.stopped(at, turn.blocks)
         summary = copied and "<state_snapshot>" in text
         yield self.conv.user(turn.blocks, is_meta=added or None, is_compact_summary=summary or None)
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _is_response(message: dict[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from composer_pipeline.traces.records import (
     Record,
     blake,
     encode,
+    object_of,
 )
 from composer_pipeline.traces.source import (
     Conversation,
@@ -32,6 +33,7 @@ from composer_pipeline.traces.source import (
     document,
     home,
     objects,
+    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -39,7 +41,6 @@ from composer_pipeline.traces.source import (
 from composer_pipeline.traces.sources.opencode_database import (
     HEAD,
     SQLITE,
-    item_of,
     number_of,
     sessions_of,
 )
@@ -80,10 +81,6 @@ _TASK_FAILED = re.compile(r'<task id="[^"]*" state="error">')
 _TIMED_OUT = "tool terminated command after exceeding timeout"
 
 
-def _items(value: Any) -> list[Item]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _time(milliseconds: Any) -> str | None:
     """Return a time of OpenCode as ISO 8601."""
     if not 0 < (number := number_of(milliseconds)) < 2**47:
@@ -92,14 +89,14 @@ def _time(milliseconds: Any) -> str | None:
 
 
 def _created(info: Item) -> int:
-    return number_of(item_of(info.get("time")).get("created"))
+    return number_of(object_of(info.get("time")).get("created"))
 
 
 def _tokens(value: Any) -> tuple[int | None, int | None]:
     """Return the tokens of the whole prompt and of the answer."""
-    if not (tokens := item_of(value)):
+    if not (tokens := object_of(value)):
         return None, None
-    cache = item_of(tokens.get("cache"))
+    cache = object_of(tokens.get("cache"))
     read = (tokens.get("input"), cache.get("read"), cache.get("write"))
     written = (tokens.get("output"), tokens.get("reasoning"))
     return sum(map(number_of, read)), sum(map(number_of, written))
@@ -107,7 +104,7 @@ def _tokens(value: Any) -> tuple[int | None, int | None]:
 
 def _media(files: Any) -> list[PlainBlock]:
     """Return the placeholders of files that are shown as such."""
-    kinds = [text_or_none(file.get("mime")) or "" for file in _items(files)]
+    kinds = [text_or_none(file.get("mime")) or "" for file in objects_of(files)]
     return [
         {"type": "image" if kind.startswith("image/") else "document"}
         for kind in kinds
@@ -118,8 +115,8 @@ def _media(files: Any) -> list[PlainBlock]:
 def _attached(files: Any) -> list[PlainBlock]:
     """Return the files of a message of the newer generation, texts as their texts."""
     blocks: list[PlainBlock] = []
-    for file in _items(files):
-        uri = text_or_none(item_of(file.get("source")).get("uri")) or ""
+    for file in objects_of(files):
+        uri = text_or_none(object_of(file.get("source")).get("uri")) or ""
         path = unquote(urlsplit(uri).path) if uri.startswith("file:") else ""
         name, kind = text_or_none(file.get("name")), file.get("mime")
         if kind in _READ:
@@ -234,7 +231,7 @@ class _Session:
         return self.conv.user(blocks, parent_tool_use_id=call, **fields)
 
     def _assistant(self, name: str, info: Item, parts: list[Item]) -> Iterator[Record]:
-        error = item_of(info.get("error")).get("name")
+        error = object_of(info.get("error")).get("name")
         stopped = error == "MessageAbortedError"
         said = any(part.get("type") not in ("step-start", "reasoning") for part in parts)
         asked = text_or_none(info.get("parentID"))
@@ -285,7 +282,7 @@ class _Session:
                 blocks += [text_block(text)] if text else []
             elif kind == "tool":
                 call_id = self._call_id(part.get("callID"), name)
-                state = item_of(part.get("state"))
+                state = object_of(part.get("state"))
                 blocks.append(call_block(call_id, str(part.get("tool")), state.get("input")))
                 results.append(self._ran(call_id, part.get("tool"), state))
             else:
@@ -305,9 +302,9 @@ class _Session:
         return call_id if owner == name else f"{call_id}:{name}"
 
     def _ran(self, call_id: str, tool: Any, state: Item) -> PlainBlock:
-        status, metadata = state.get("status"), item_of(state.get("metadata"))
+        status, metadata = state.get("status"), object_of(state.get("metadata"))
         if status == "completed":
-            if removed := number_of(item_of(state.get("time")).get("compacted")):
+            if removed := number_of(object_of(state.get("time")).get("compacted")):
                 self._pruned.append((removed, call_id))
             text = text_or_none(state.get("output")) or ""
             failed = tool == "invalid" or _failed(text, metadata)
@@ -348,7 +345,7 @@ class _Session:
         if kind == "assistant":
             yield from self._answer(data)
         elif kind == "user":
-            texts = [*(skill.get("text") for skill in _items(data.get("skills"))), data.get("text")]
+            texts = [*(s.get("text") for s in objects_of(data.get("skills"))), data.get("text")]
             blocks = [text_block(text) for text in map(text_or_none, texts) if text]
             if blocks := [*blocks, *_attached(data.get("files"))]:
                 yield self._asked(blocks)
@@ -376,36 +373,36 @@ class _Session:
     def _answer(self, data: Item) -> Iterator[Record]:
         blocks: list[PlainBlock] = []
         results: list[PlainBlock] = []
-        for part in _items(data.get("content")):
+        for part in objects_of(data.get("content")):
             kind, text = text_or_none(part.get("type")), text_or_none(part.get("text"))
             if kind == "text":
                 blocks += [text_block(text)] if text else []
             elif kind == "tool":
-                call_id, state = str(part.get("id")), item_of(part.get("state"))
+                call_id, state = str(part.get("id")), object_of(part.get("state"))
                 blocks.append(call_block(call_id, str(part.get("name")), state.get("input")))
                 results += _settled(call_id, state)
             else:
                 self._other(kind)
-        model, fidelity = text_or_none(item_of(data.get("model")).get("id")), self._fidelity
+        model, fidelity = text_or_none(object_of(data.get("model")).get("id")), self._fidelity
         tokens = data.get("tokens")
         yield from self._response(data, 0, blocks, results, tokens, model, fidelity=fidelity)
-        if "interrupted" in str(item_of(data.get("error")).get("message")):
+        if "interrupted" in str(object_of(data.get("error")).get("message")):
             yield self.conv.interrupt("")
 
 
 def _shell(data: Item) -> str | None:
     """Return what the model sees of a command of the user; a later message may say it."""
     output = data.get("output")
-    if item_of(data.get("metadata")).get("background") is True:
+    if object_of(data.get("metadata")).get("background") is True:
         return None
     if isinstance(output, str):
         return f"Shell command: {data.get('command')}\n\n{output}"
-    shown = text_or_none(item_of(output).get("output")) or ""
+    shown = text_or_none(object_of(output).get("output")) or ""
     return f"{_RAN}:\n\nCommand:\n{data.get('command')}\n\nOutput:\n{shown}"
 
 
 def _moved(data: Item) -> str:
-    folder = item_of(data.get("location")).get("directory")
+    folder = object_of(data.get("location")).get("directory")
     return f"The working directory has been changed to {folder}."
 
 
@@ -419,8 +416,8 @@ _NOTES: dict[str, Callable[[Item], str | None]] = {
 
 def _settled(call_id: str, state: Item) -> list[PlainBlock]:
     """Return the result of a call of the newer generation, if it has one."""
-    content = _items(state.get("content"))
-    facts = item_of(state.get("structured")) or item_of(state.get("metadata"))
+    content = objects_of(state.get("content"))
+    facts = object_of(state.get("structured")) or object_of(state.get("metadata"))
     if state.get("status") == "error":
         error = {"error": state.get("error"), "content": content}
         if "structured" in state:
@@ -442,8 +439,9 @@ class OpenCode(TraceSource):
     endings = (".db", ".json")
 
     def folders(self) -> list[Path]:
-        """Return the folder of the database."""
-        return [home("XDG_DATA_HOME", ".local/share") / "opencode"]
+        """Return the databases; beside them are copies of the user's files."""
+        folder = home("XDG_DATA_HOME", ".local/share") / "opencode"
+        return sorted(folder.glob("opencode*.db")) or [folder / "opencode.db"]
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Return True for a SQLite database, its archived sessions, and an export."""
@@ -468,16 +466,16 @@ class OpenCode(TraceSource):
         found: Iterable[Item] = objects(chain([first], rest), stats)
         if not first.startswith(HEAD):
             whole = document(chain([first], rest), stats) or {}
-            found = [{"opencode": whole.get("info")}, *_items(whole.get("messages"))]
+            found = [{"opencode": whole.get("info")}, *objects_of(whole.get("messages"))]
         session = _Session(stats)
         for value in found:
             if "opencode" in value:
-                yield session.begin(item_of(value["opencode"]))
+                yield session.begin(object_of(value["opencode"]))
             elif "info" in value:
-                yield from session.message(item_of(value["info"]), _items(value.get("parts")))
+                yield from session.message(object_of(value["info"]), objects_of(value.get("parts")))
             elif "removed" in value:
                 session.removed(value["removed"])
             else:
                 yield from session.entry(
-                    text_or_none(value.get("type")), item_of(value.get("data"))
+                    text_or_none(value.get("type")), object_of(value.get("data"))
                 )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from composer_pipeline.traces.records import LineStats, Record
+from composer_pipeline.traces.records import LineStats, Record, object_of
 from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
@@ -18,6 +18,7 @@ from composer_pipeline.traces.source import (
     home,
     object_of_line,
     objects,
+    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -93,7 +94,7 @@ class _Session:
         self.places[name] = self.at._replace(last=self.conv.last)
 
     def _header(self, header: Item) -> None:
-        conv, source = self.conv, _object(header.get("source"))
+        conv, source = self.conv, object_of(header.get("source"))
         conv.session = (
             text_or_none(source.get("session_id")) or text_or_none(header.get("id")) or ""
         )
@@ -107,7 +108,7 @@ class _Session:
 
     def _entry(self, entry: Item, copy: str = "") -> Iterator[Record]:
         """Yield the records of what an entry adds to a path; ``copy`` marks those of another."""
-        kind, message = text_or_none(entry.get("type")), _object(entry.get("message"))
+        kind, message = text_or_none(entry.get("type")), object_of(entry.get("message"))
         if kind == "message":
             yield from self._message(entry, message, copy)
         elif kind == "custom_message":
@@ -117,7 +118,7 @@ class _Session:
                 yield from self._context([text_block(BRANCH_SUMMARY.format(summary))])
         elif kind == "custom":
             if not copy:
-                yield from self._recorded(entry.get("customType"), _object(entry.get("data")))
+                yield from self._recorded(entry.get("customType"), object_of(entry.get("data")))
         elif kind not in _SILENT and kind != "compaction" and not copy:
             self.conv.unknown(kind)
 
@@ -157,7 +158,7 @@ class _Session:
         yield from self._settled()
         before = conv.last
         time = message.get("timestamp") or entry.get("timestamp")
-        source = _object(entry.get("source"))
+        source = object_of(entry.get("source"))
         key = text_or_none(source.get("message_id")) or f"pi:{entry['id']}:{time}"
         fields: Item = {"copied": True} if copy or source.get("copied") is True else {}
         if self.forked and (conv.time or "") < self.forked:
@@ -166,7 +167,7 @@ class _Session:
             fields["is_api_error_message"] = True
         if blocks or not lost:
             model = text_or_none(message.get("responseModel")) or text_or_none(message.get("model"))
-            tokens = _tokens(_object(message.get("usage")))
+            tokens = _tokens(object_of(message.get("usage")))
             yield conv.assistant(key + copy, blocks, model=model or "", tokens=tokens, **fields)
         if lost:
             stopped = conv.last if stop == "aborted" else None
@@ -176,7 +177,7 @@ class _Session:
 
     def _said(self, entry: Item, message: Item) -> list[Item]:
         blocks: list[Item] = []
-        for block in _list(message.get("content")):
+        for block in objects_of(message.get("content")):
             if block.get("type") == "text":
                 blocks += _blocks([block])
             elif block.get("type") == "toolCall" and (call := text_or_none(block.get("id"))):
@@ -208,8 +209,8 @@ class _Session:
         if not self.at.turn:
             return
         first, *results = self.at.turn
-        blocks = self._said(first, _object(first.get("message")))
-        given = [_object(result.get("message")).get("toolCallId") for result in results]
+        blocks = self._said(first, object_of(first.get("message")))
+        given = [object_of(result.get("message")).get("toolCallId") for result in results]
         shown = {self._call_id(first, call) for call in given if isinstance(call, str)}
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         missing = [call for call in calls if call not in shown]
@@ -234,7 +235,7 @@ class _Session:
                 break
             at = parent
         summary = text_or_none(entry.get("summary")) or ""
-        if _object(entry.get("source")).get("verbatim") is not True:
+        if object_of(entry.get("source")).get("verbatim") is not True:
             summary = SUMMARY.format(summary)
         self.at = _Place()
         yield self.conv.compaction()
@@ -245,16 +246,8 @@ class _Session:
     def _recorded(self, kind: Any, data: Item) -> Iterator[Record]:
         if kind == SYSTEM_PROMPT and (system := text_or_none(data.get("systemPrompt"))):
             yield self.conv.snapshot(system)
-        elif kind == TOOLS and (tools := [_tool(tool) for tool in _list(data.get("tools"))]):
+        elif kind == TOOLS and (tools := [_tool(tool) for tool in objects_of(data.get("tools"))]):
             yield self.conv.snapshot(None, tools)
-
-
-def _object(value: Any) -> Item:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Item]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _blocks(content: Any) -> list[Item]:
@@ -262,7 +255,7 @@ def _blocks(content: Any) -> list[Item]:
         return [text_block(content)]
     return [
         {"type": "image"} if block.get("type") == "image" else text_block(block["text"])
-        for block in _list(content)
+        for block in objects_of(content)
         if block.get("type") == "image" or isinstance(block.get("text"), str)
     ]
 
@@ -290,7 +283,7 @@ def _tokens(usage: Item) -> tuple[int | None, int | None]:
 
 def _tool(tool: Item) -> Item:
     """Return a tool of the chat format in Anthropic's."""
-    function = _object(tool.get("function"))
+    function = object_of(tool.get("function"))
     names = {"name": "name", "description": "description", "parameters": "input_schema"}
     return {ours: function[name] for name, ours in names.items() if name in function}
 

@@ -85,3 +85,56 @@ def test_the_set_is_large_and_covers_the_tools():
     assert len(bash) >= 200
     keys = [json.dumps([row["a"], row["b"], row["context"]], sort_keys=True) for row in every]
     assert len(set(keys)) == len(keys)
+
+
+#: Names that other agents give the tools, and the arguments that they call otherwise.
+OTHER_AGENTS = {
+    "codex": {"Bash": ("exec_command", {"command": "cmd"})},
+    "pi": {
+        "Bash": ("bash", {}), "Read": ("read", {"file_path": "path"}),
+        "Edit": ("edit", {"file_path": "path", "old_string": "oldText", "new_string": "newText"}),
+        "Write": ("write", {"file_path": "path"}), "Grep": ("grep", {}), "Glob": ("find", {}),
+    },
+    "opencode": {
+        "Bash": ("bash", {}), "Read": ("read", {"file_path": "filePath"}),
+        "Edit": ("edit", {"file_path": "filePath", "old_string": "oldString",
+                          "new_string": "newString", "replace_all": "replaceAll"}),
+        "Write": ("write", {"file_path": "filePath"}), "Task": ("task", {}),
+        "Grep": ("grep", {"glob": "include"}), "TodoWrite": ("todowrite", {}),
+    },
+    "gemini": {
+        "Bash": ("run_shell_command", {}), "Read": ("read_file", {}),
+        "Edit": ("replace", {"replace_all": "allow_multiple"}), "Write": ("write_file", {}),
+        "Grep": ("grep_search", {"path": "dir_path", "glob": "include_pattern"}),
+    },
+    "copilot": {
+        "Bash": ("bash", {}), "Read": ("view", {"file_path": "path"}),
+        "Edit": ("edit", {"file_path": "path", "old_string": "old_str", "new_string": "new_str"}),
+        "Write": ("create", {"file_path": "path", "content": "file_text"}),
+    },
+}  # fmt: skip
+
+
+def said_by(agent, value):
+    """Return a value with its calls of Claude Code's tools as another agent makes them."""
+    if isinstance(value, list):
+        return [said_by(agent, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("name") in OTHER_AGENTS[agent] and isinstance(value.get("arguments"), dict):
+        name, names = OTHER_AGENTS[agent][value["name"]]
+        given = {names.get(key, key): item for key, item in value["arguments"].items()}
+        return {**value, "name": name, "arguments": given}
+    return {key: said_by(agent, item) for key, item in value.items()}
+
+
+@pytest.mark.parametrize("agent", OTHER_AGENTS)
+def test_calls_of_other_agents_are_compared_as_claude_codes(agent):
+    changed = 0
+    for row in [row for name in SETS for row in rows(name)][::4]:
+        mine = {key: row[key] for key in FIELDS}
+        other = {**mine, "a": said_by(agent, row["a"]), "b": said_by(agent, row["b"])}
+        here, there = compare(mine), compare(other)
+        assert (there["level"], there["mutating"]) == (here["level"], here["mutating"])
+        changed += mine != other
+    assert changed > 100

@@ -214,7 +214,8 @@ class _Agent:
             at -= 1  # results stay with their calls
         self.context, self.fidelity = [], None
         yield conv.compaction()
-        text = _summary(data.get("trigger") == "manual", self._prompts, summary, self.skills)
+        whole = data.get("trigger") == "manual" and "checkpointNumber" not in data
+        text = _summary(whole, self._prompts, summary, self.skills)
         yield conv.user(text, is_compact_summary=True)
         for kept in context[at:]:
             given = object_of(kept.get("data"))
@@ -333,9 +334,9 @@ def _prompt(data: Item, content: str) -> tuple[str, str, str]:
     return before.strip("\n"), content, after.strip("\n")
 
 
-def _summary(manual: bool, prompts: list[str], summary: str, skills: dict[str, Item]) -> str:
+def _summary(whole: bool, prompts: list[str], summary: str, skills: dict[str, Item]) -> str:
     """Return the message that stands for what was compacted."""
-    text = "The" if manual else "Some of the"
+    text = "The" if whole else "Some of the"
     text += " conversation history has been summarized to free up context.\n"
     if prompts:
         text += (

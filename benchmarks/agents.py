@@ -366,13 +366,15 @@ def check(folder: Path) -> list[Any]:
         made += normal([called(call.name, call.arguments) for call in action.tool_calls])
         prefix = normal(seen(state.messages))
         fits = [n for n in open_answers if answer_items(answers[n]) == made]
+        equal += bool(fits)
         if not fits:
             notes.append(f"no answer is {str(made)[:200]}")
+            fits = [n for n in open_answers if action.text and answers[n]["text"] == action.text]
+        if not fits:
             continue
         found = {n: difference(normal(heard(requests[n])[1]), prefix) for n in fits}
         number = min(fits, key=lambda n: (bool(found[n]), n))
         open_answers.remove(number)
-        equal += 1
         same += not found[number]
         systems += state.system is not None and normal([("system", state.system)]) == normal(
             [("system", heard(requests[number])[0])]
@@ -397,18 +399,23 @@ def answer_items(answer: dict[str, Any]) -> list[Item]:
 def compare(out: Path, only: set[str]) -> None:
     """Print a table of all recorded scenarios."""
     names = ["requests", "answers", "states", "prefixes", "actions", "systems", "errors"]
-    print(f"{'agent':13}{'scenario':12}" + "".join(f"{name:>9}" for name in names))
+    print(f"{'agent':15}{'scenario':12}" + "".join(f"{name:>9}" for name in names))
+    totals: dict[str, list[list[Any]]] = {}
     for file in sorted(out.glob("*/*/requests.jsonl")):
         agent, scenario = file.parts[-3:-1]
         if only <= {agent, scenario}:
             *row, notes = check(file.parent)
-            print(f"{agent:13}{scenario:12}" + "".join(f"{value!s:>9}" for value in row))
+            totals.setdefault(agent, []).append(row)
+            print(f"{agent:15}{scenario:12}" + "".join(f"{value!s:>9}" for value in row))
             kinds: dict[str, list[str]] = {}
             for note in notes:
                 kinds.setdefault(re.sub(r"\d+", "", note), []).append(note)
             for alike in kinds.values():
                 more = f" (and {len(alike) - 1} like it)" if alike[1:] else ""
                 print(f"    {alike[0]}{more}")
+    for agent, rows in totals.items():
+        sums = [sum(column) for column in list(zip(*rows, strict=True))[:-1]]
+        print(f"{agent:15}{f'all {len(rows)}':12}" + "".join(f"{value:>9}" for value in sums))
 
 
 def main() -> None:

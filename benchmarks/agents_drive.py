@@ -930,10 +930,11 @@ ESCAPES = r"\x1b\[[0-9;?<>=]*[a-zA-Z]"
 class _Terminal(_Live):
     """An agent on a terminal of its own, typed into."""
 
-    start = ("-m", "gemini-2.5-pro")
+    start: tuple[str, ...] = ("-m", "gemini-2.5-pro")
     ready, trust = "Type your message", ""
     compress = "/compress"
-    rewind = ("\x1b[A", "\r", "\r", "\x15")  # the last turn, conversation only, an empty prompt
+    #: The last turn, the conversation only, an empty prompt.
+    rewind: tuple[str, ...] = ("\x1b[A", "\r", "\r", "\x15")
 
     def run(self) -> subprocess.Popen[str]:
         self.end, terminal = pty.openpty()

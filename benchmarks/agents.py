@@ -9,38 +9,36 @@ Each agent runs headless in a home of its own, against a stand-in model server o
     python benchmarks/agents.py --check --out real
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
-import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from agents_drive import AGENTS, SECRET, Agent, Call, Reply, Unreachable, programs, record
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import ingest
-
-from agents_drive import AGENTS, SECRET, Agent, Call, Reply, Server, Unreachable
 
 TESTS = "python3 -B -m unittest -q"
 BUG, FIX = "    return a - b", "    return a + b"
 
 
 def run(command: str) -> Call:
+    """Return a call that runs a command."""
     return "run", {"command": command}
 
 
 def edit(old: str, new: str, path: str = "calc.py") -> Call:
+    """Return a call that edits a file."""
     return "edit", {"path": path, "old": old, "new": new}
 
 
 def read(path: str) -> Call:
+    """Return a call that reads a file."""
     return "read", {"path": path}
 
 
@@ -48,6 +46,7 @@ def read(path: str) -> Call:
 
 
 def plain(agent: Agent) -> None:
+    """Commands and edits that succeed and fail, tests that fail and pass."""
     agent.prompt(
         "Fix calc.py and run its tests.",
         Reply("I read the file.", [read("calc.py")], "First I look."),
@@ -62,6 +61,7 @@ def plain(agent: Agent) -> None:
 
 
 def resume(agent: Agent) -> None:
+    """A second prompt in a second process."""
     agent.prompt("What is in notes.txt?", Reply("", [read("notes.txt")]), Reply("Alpha and beta."))
     agent.prompt(
         "And how many lines?", Reply("", [run("wc -l notes.txt")]), Reply("Two."), resume=True
@@ -69,6 +69,7 @@ def resume(agent: Agent) -> None:
 
 
 def parallel(agent: Agent) -> None:
+    """Three calls of one response, one of which fails."""
     agent.prompt(
         "Read both files.",
         Reply("Both at once.", [read("calc.py"), read("notes.txt"), run("exit 4")]),
@@ -77,28 +78,33 @@ def parallel(agent: Agent) -> None:
 
 
 def secret(agent: Agent) -> None:
+    """A key in a result and in an answer."""
     agent.prompt(
         "Which keys are set?", Reply("", [run("cat .env")]), Reply(f"The key is {SECRET}.")
     )
 
 
 def failing(agent: Agent) -> None:
+    """The first request fails."""
     agent.prompt(
         "Say hello.", Reply(error=500), Reply("Hello.", [run("echo hello")]), Reply("Said.")
     )
 
 
 def interrupted(agent: Agent) -> None:
+    """Ctrl-C while a call runs, then a resumed session."""
     agent.prompt("Wait a little.", Reply("I wait.", [run("sleep 30")]), stop=signal.SIGINT)
     agent.prompt("Go on.", Reply("I go on."), resume=True)
 
 
 def killed(agent: Agent) -> None:
+    """The same with a signal that nobody catches."""
     agent.prompt("Wait a little.", Reply("I wait.", [run("sleep 30")]), stop=signal.SIGKILL)
     agent.prompt("Go on.", Reply("", [run("ls")]), Reply("I go on."), resume=True)
 
 
 def compaction(agent: Agent) -> None:
+    """A compaction that the user asks for."""
     with agent.live() as live:
         live.say("Read the long file.", Reply("", [read("long.txt")]), Reply("It is long."))
         live.say("And the notes.", Reply("", [read("notes.txt")]), Reply("Alpha and beta."))
@@ -107,10 +113,11 @@ def compaction(agent: Agent) -> None:
 
 
 def full(agent: Agent) -> None:
+    """A compaction because the context is full."""
     agent.prompt("Read the notes.", Reply("", [read("notes.txt")]), Reply("Alpha and beta."))
     agent.prompt(
         "Read calc.py.",
-        Reply("Nearly full.", [read("calc.py")], tokens=agent.full),
+        Reply("Nearly full.", [read("calc.py")], tokens=agent.of.full),
         Reply("", [run("ls")]),
         Reply("It subtracts."),
         resume=True,
@@ -118,6 +125,7 @@ def full(agent: Agent) -> None:
 
 
 def back(agent: Agent) -> None:
+    """The last turn is undone and another one made."""
     with agent.live() as live:
         live.say("Read the notes.", Reply("", [read("notes.txt")]), Reply("Alpha and beta."))
         live.say("The wrong way.", Reply("", [run("echo wrong")]), Reply("That was wrong."))
@@ -126,6 +134,7 @@ def back(agent: Agent) -> None:
 
 
 def fork(agent: Agent) -> None:
+    """A fork that lacks the last turn."""
     with agent.live() as live:
         live.say("Read the notes.", Reply("", [read("notes.txt")]), Reply("Alpha and beta."))
         live.say("The first way.", Reply("", [run("echo first")]), Reply("That was the first."))
@@ -134,6 +143,7 @@ def fork(agent: Agent) -> None:
 
 
 def denied(agent: Agent) -> None:
+    """The user refuses a call."""
     with agent.live() as live:
         live.say(
             "Remove the notes.",
@@ -145,12 +155,14 @@ def denied(agent: Agent) -> None:
 
 
 def stopped(agent: Agent) -> None:
+    """The user stops a turn of an agent that stays open."""
     with agent.live() as live:
         live.say("Wait a little.", Reply("I wait.", [run("sleep 30")]), stop=True)
         live.say("Go on.", Reply("", [run("ls")]), Reply("I go on."))
 
 
 def steered(agent: Agent) -> None:
+    """A prompt while a call runs."""
     with agent.live() as live:
         live.say(
             "Take your time.",
@@ -162,31 +174,47 @@ def steered(agent: Agent) -> None:
 
 
 def shell(agent: Agent) -> None:
+    """A command of the user's own between two turns."""
     with agent.live() as live:
         live.say("Look around.", Reply("", [run("ls")]), Reply("Four files."))
         live.shell("echo by hand; false")
         live.say("What did I do?", Reply("", [run("ls")]), Reply("A command by hand."))
 
 
+def terminal(agent: Agent) -> None:
+    """A call that is refused, a turn undone and a compaction, typed into the terminal."""
+    with agent.live(terminal=True) as live:
+        live.say("Read the notes.", Reply("", [read("notes.txt")]), Reply("Alpha and beta."))
+        live.say("Remove the notes.", Reply("I do.", [run("rm notes.txt")]), allow=False)
+        live.say("The wrong way.", Reply("", [read("calc.py")]), Reply("That was wrong."))
+        live.back()
+        live.say("The right way.", Reply("", [read("calc.py")]), Reply("That was right."))
+        live.compact()
+        live.say("Once more.", Reply("", [run("ls")]), Reply("That was it."))
+
+
 def subagent(agent: Agent) -> None:
-    agent.server.sub_replies[:] = [
-        Reply("I count.", [run("wc -l notes.txt")]),
-        agent.report("The notes have two lines."),
-    ]
-    calls = agent.delegate("SUBTASK: count the lines of notes.txt.")
-    agent.prompt(
-        "Let another agent count.", *(Reply("", [call]) for call in calls), Reply("Two lines.")
+    """A subagent is given a task."""
+    task = {"task": "SUBTASK: count the lines of notes.txt."}
+    result = "The notes have two lines."
+    last = (
+        Reply("", [("report", {"result": result})]) if "report" in agent.of.tools else Reply(result)
     )
+    agent.server.sub_replies[:] = [Reply("I count.", [run("wc -l notes.txt")]), last]
+    if "task" not in agent.of.tools:
+        raise Unreachable("it has no subagents")
+    calls = [Reply("", [(name, task)]) for name in agent.of.delegate.split()]
+    agent.prompt("Let another agent count.", *calls, Reply("Two lines."))
 
 
 SCENARIOS = [plain, resume, parallel, secret, failing, interrupted, compaction, full, back, fork]
-SCENARIOS += [denied, stopped, steered, shell, killed, subagent]
+SCENARIOS += [denied, stopped, steered, shell, killed, terminal, subagent]
 
 
 # -- the comparison ------------------------------------------------------------------------
 
 #: Calls of the scripts that must be error turns; of tests and removals, the first.
-FAILS = ("exit 3", "exit 4", "nothing like it", "unittest", "rm notes", "sleep 30")
+FAILS = ("exit 3", "exit 4", "nothing like it", "unittest", "rm notes")
 Item = tuple[str, ...]
 
 
@@ -205,12 +233,14 @@ def heard(body: dict[str, Any]) -> tuple[str, list[Item]]:
 
 
 def text_of(content: Any) -> str:
+    """Return the text of a content that may be a list of parts."""
     if isinstance(content, list):
         return "\n".join(part.get("text") or f"({part['type']})" for part in content)
     return content or ""
 
 
 def gemini_items(content: dict[str, Any]) -> list[Item]:
+    """Read a content of generateContent."""
     found: list[Item] = []
     for part in content["parts"]:
         if part.get("thought"):
@@ -227,6 +257,7 @@ def gemini_items(content: dict[str, Any]) -> list[Item]:
 
 
 def called(name: str, arguments: Any) -> Item:
+    """Return a call with its arguments in one order."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -247,7 +278,8 @@ def message_items(message: dict[str, Any]) -> list[Item]:
     if kind in ("reasoning", "compaction", "configuration_update"):
         return []  # nothing that anybody can read
     if kind == "agent_message":
-        return [("user", text_of(message["content"]))]
+        parts = [part for part in message["content"] if "text" in part]  # the rest is encrypted
+        return [("user", text_of(parts))]
     assert kind == "message", kind
     if message["role"] == "tool":
         return [("result", text_of(message["content"]))]
@@ -274,7 +306,7 @@ def seen(messages: list[Any]) -> list[Item]:
 
 
 def normal(items: list[Item]) -> list[Item]:
-    """Join adjacent texts of one role; secrets, blank lines and white space at ends do not count."""
+    """Join adjacent texts of one role; blank lines, white space at ends and secrets are equal."""
     found: list[Item] = []
     for item in items:
         item = tuple(re.sub(rf"{SECRET}|\[SECRET_\w+\]", "[SECRET]", part) for part in item)
@@ -289,7 +321,9 @@ def difference(request: list[Item], state: list[Item]) -> str:
     for at in range(max(len(request), len(state))):
         left, right = (items[at] if at < len(items) else ("nothing",) for items in (request, state))
         if left != right:
-            where = next((i for i, (a, b) in enumerate(zip(left[-1], right[-1])) if a != b), 0)
+            where = next(
+                (i for i, (a, b) in enumerate(zip(left[-1], right[-1], strict=False)) if a != b), 0
+            )
             where = max(0, where - 30)
             cut = [(*item[:-1], item[-1][where : where + 110]) for item in (left, right)]
             return f"item {at} of {len(request)}: the request has {cut[0]}, the state {cut[1]}"
@@ -312,7 +346,7 @@ def check(folder: Path) -> list[Any]:
     notes += [f"unknown: {each}" for each in unknown if each not in (None, "{}")]
     open_answers = [n for n, answer in enumerate(answers) if answer["kind"] != "side"]
     open_answers = [n for n in open_answers if not answers[n]["error"]]
-    total, same, equal, systems, errors, expected = len(open_answers), 0, 0, 0, 0, 0
+    total, same, equal, systems, errors = len(open_answers), 0, 0, 0, 0
     once: set[str] = set()
     failing = set()
     for number in open_answers:
@@ -332,13 +366,15 @@ def check(folder: Path) -> list[Any]:
         made += normal([called(call.name, call.arguments) for call in action.tool_calls])
         prefix = normal(seen(state.messages))
         fits = [n for n in open_answers if answer_items(answers[n]) == made]
+        equal += bool(fits)
         if not fits:
             notes.append(f"no answer is {str(made)[:200]}")
+            fits = [n for n in open_answers if action.text and answers[n]["text"] == action.text]
+        if not fits:
             continue
         found = {n: difference(normal(heard(requests[n])[1]), prefix) for n in fits}
         number = min(fits, key=lambda n: (bool(found[n]), n))
         open_answers.remove(number)
-        equal += 1
         same += not found[number]
         systems += state.system is not None and normal([("system", state.system)]) == normal(
             [("system", heard(requests[number])[0])]
@@ -346,7 +382,8 @@ def check(folder: Path) -> list[Any]:
         if found[number]:
             notes.append(f"request {number} ({state.fidelity}): {found[number]}")
         errors += state.error_kind is not None and number in failing
-        if (state.error_kind is not None) != (number in failing):
+        stopped = "sleep 30" in json.dumps(answers[number]["calls"])  # either is right
+        if (state.error_kind is not None) != (number in failing) and not stopped:
             notes.append(f"request {number}: error_kind {state.error_kind}, {made[-1][-1][:60]}")
     notes += [f"request {n}: no state; {str(answers[n])[:150]}" for n in open_answers]
     row = [len(requests), total, len(states), same, equal, systems, f"{errors}/{len(failing)}"]
@@ -361,72 +398,24 @@ def answer_items(answer: dict[str, Any]) -> list[Item]:
 
 def compare(out: Path, only: set[str]) -> None:
     """Print a table of all recorded scenarios."""
-    names = "requests answers states prefixes actions systems errors".split()
-    print(f"{'agent':13}{'scenario':12}" + "".join(f"{name:>9}" for name in names))
+    names = ["requests", "answers", "states", "prefixes", "actions", "systems", "errors"]
+    print(f"{'agent':15}{'scenario':12}" + "".join(f"{name:>9}" for name in names))
+    totals: dict[str, list[list[Any]]] = {}
     for file in sorted(out.glob("*/*/requests.jsonl")):
         agent, scenario = file.parts[-3:-1]
         if only <= {agent, scenario}:
             *row, notes = check(file.parent)
-            print(f"{agent:13}{scenario:12}" + "".join(f"{value!s:>9}" for value in row))
+            totals.setdefault(agent, []).append(row)
+            print(f"{agent:15}{scenario:12}" + "".join(f"{value!s:>9}" for value in row))
             kinds: dict[str, list[str]] = {}
             for note in notes:
                 kinds.setdefault(re.sub(r"\d+", "", note), []).append(note)
             for alike in kinds.values():
                 more = f" (and {len(alike) - 1} like it)" if alike[1:] else ""
                 print(f"    {alike[0]}{more}")
-
-
-# -- the recordings ------------------------------------------------------------------------
-
-
-def programs(folder: Path) -> dict[str, Path]:
-    """Return where each agent's program is."""
-    found = {file.name: file for file in folder.glob("*/node_modules/.bin/*")}
-    return {agent.name: found[agent.program] for agent in AGENTS if agent.program in found}
-
-
-def record(program: Path, kind: type[Agent], scenario: Callable[..., None], out: Path) -> None:
-    """Play one scenario in a home of its own and keep what is left of it."""
-    base = Path(tempfile.mkdtemp(prefix="agents-"))
-    server = Server()
-    try:
-        agent = server.agent = kind(program, server, base / "at")
-        began = time.monotonic()
-        try:
-            scenario(agent)
-        except TimeoutError:
-            print(f"{kind.name} {scenario.__name__}: it did not come to its end")
-        except Unreachable as why:
-            print(f"{kind.name} {scenario.__name__}: {why}")
-            return
-        print(
-            f"{kind.name} {scenario.__name__}: {len(server.requests)} requests,"
-            f" {len(server.replies)} replies unused, {time.monotonic() - began:.1f} s"
-        )
-        keep(agent, out / kind.name / scenario.__name__)
-    finally:
-        server.shutdown()
-        server.server_close()
-        shutil.rmtree(base, ignore_errors=True)
-
-
-def keep(agent: Agent, out: Path) -> None:
-    """Copy the agent's data and write the requests."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    for path in agent.data:
-        source = agent.home / path
-        if source.is_dir():
-            shutil.copytree(source, out / "home" / path, symlinks=True)
-        elif source.exists():
-            (out / "home" / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, out / "home" / path)
-    for name, values in (("requests", agent.server.requests), ("answers", agent.server.answers)):
-        lines = [json.dumps(value, ensure_ascii=False) + "\n" for value in values]
-        (out / f"{name}.jsonl").write_text("".join(lines))
-    for name in ("stdout.txt", "stderr.txt"):
-        if (agent.home / name).exists():
-            shutil.copy2(agent.home / name, out / name)
+    for agent, rows in totals.items():
+        sums = [sum(column) for column in list(zip(*rows, strict=True))[:-1]]
+        print(f"{agent:15}{f'all {len(rows)}':12}" + "".join(f"{value:>9}" for value in sums))
 
 
 def main() -> None:

@@ -4,19 +4,24 @@ The server speaks three protocols, records every request and listens on 127.0.0.
 :mod:`agents` says what is played, and compares.
 """
 
-from __future__ import annotations
-
+import fcntl
 import json
 import os
+import pty
 import queue
 import re
+import shutil
 import signal
+import struct
 import subprocess
+import tempfile
+import termios
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -53,7 +58,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.agent: Any  # says what a request is and how its tools are called
+        self.agent: Agent
         self.replies: list[Reply] = []
         self.sub_replies: list[Reply] = []
         self.requests: list[dict[str, Any]] = []
@@ -61,24 +66,23 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Reply, Calls]:
+    def answer(self, body: dict[str, Any]) -> tuple[int, Reply, Calls]:
         """Take the next reply for a request and record both."""
         with self.lock:
             number = len(self.requests)
             self.requests.append(body)
-            kind = self.agent.kind(path, body)
+            kind = self.agent.kind(body)
             queue = {"main": self.replies, "sub": self.sub_replies}.get(kind)
             if queue is None:
                 reply = Reply(f"Summary {number}: the work on calc.py so far.")
             else:
                 reply = queue.pop(0) if queue else Reply(f"No reply was scripted for {number}.")
             known = re.findall(r'agent_id\\*": ?\\*"([^"\\]+)', json.dumps(body))
-            calls = []
-            for index, call in enumerate(reply.calls):
-                name, given = self.agent.tool(*call)
-                if known:
-                    given = json.loads(json.dumps(given).replace("{agent_id}", known[-1]))
-                calls.append((f"call_{number:04}_{index}", name, given))
+            given = {"agent_id": known[-1] if known else ""}
+            calls = [
+                (f"call_{number:04}_{index}", *self.agent.tool(name, {**given, **call}))
+                for index, (name, call) in enumerate(reply.calls)
+            ]
             made = [call[1:] for call in calls]
             answer = {"kind": kind, "text": reply.text, "calls": made, "error": reply.error}
             self.answers.append(answer)
@@ -111,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send(404, "application/json", b"{}")
             return
         body = json.loads(data)
-        number, reply, calls = self.server.answer(self.path, body)
+        number, reply, calls = self.server.answer(body)
         if reply.error:
             failure = {"error": {"message": "The stand-in fails here.", "code": reply.error}}
             self.send(reply.error, "application/json", json.dumps(failure).encode())
@@ -124,16 +128,15 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(payload)))
         self.end_headers()
-        try:
+        with suppress(OSError):  # the agent was stopped
             self.wfile.write(payload)
-        except OSError:
-            pass  # the agent was stopped
 
 
-Wire = Callable[[Reply, Calls, dict[str, Any], int], tuple[str, bytes]]
+Body = dict[str, Any]
+Wire = Callable[[Reply, Calls, Body, int], tuple[str, bytes]]
 
 
-def events(items: list[Any], *, named: bool = False) -> tuple[str, bytes]:
+def _events(items: list[Any], *, named: bool = False) -> tuple[str, bytes]:
     lines = []
     for item in items:
         name = f"event: {item['type']}\n" if named else ""
@@ -141,7 +144,7 @@ def events(items: list[Any], *, named: bool = False) -> tuple[str, bytes]:
     return "text/event-stream", "".join(lines).encode()
 
 
-def responses(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> tuple[str, bytes]:
+def _responses(reply: Reply, calls: Calls, body: Body, number: int) -> tuple[str, bytes]:
     """OpenAI's Responses, streamed."""
     items: list[dict[str, Any]] = []
     if reply.thinking:
@@ -184,10 +187,10 @@ def responses(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> 
                 {"type": f"response.output_item.{step}", "output_index": index, "item": item}
             )
     stream.append({"type": "response.completed", "response": {**whole, "output": items}})
-    return events(stream, named=True)
+    return _events(stream, named=True)
 
 
-def completions(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> tuple[str, bytes]:
+def _completions(reply: Reply, calls: Calls, body: Body, number: int) -> tuple[str, bytes]:
     """OpenAI's chat completions, streamed or whole."""
     made = [
         {"index": index, "id": call_id, "type": "function"}
@@ -212,7 +215,7 @@ def completions(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -
         return "application/json", json.dumps(whole).encode()
     part = {**base, "object": "chat.completion.chunk"}
     choice = {"index": 0, "delta": message, "finish_reason": None}
-    return events(
+    return _events(
         [
             {**part, "choices": [choice]},
             {**part, "choices": [{**finish, "delta": {}}], "usage": usage},
@@ -221,7 +224,7 @@ def completions(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -
     )
 
 
-def gemini(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> tuple[str, bytes]:
+def _gemini(reply: Reply, calls: Calls, body: Body, number: int) -> tuple[str, bytes]:
     """Gemini's generateContent, streamed or whole."""
     parts: list[dict[str, Any]] = []
     if reply.thinking:
@@ -242,18 +245,16 @@ def gemini(reply: Reply, calls: Calls, body: dict[str, Any], number: int) -> tup
     return "text/event-stream", f"data: {json.dumps(whole)}\n\n".encode()
 
 
-def gemini_whole(
-    reply: Reply, calls: Calls, body: dict[str, Any], number: int
-) -> tuple[str, bytes]:
+def _gemini_whole(reply: Reply, calls: Calls, body: Body, number: int) -> tuple[str, bytes]:
     """Gemini's generateContent in one piece."""
-    return "application/json", gemini(reply, calls, body, number)[1].strip()[6:]
+    return "application/json", _gemini(reply, calls, body, number)[1].strip()[6:]
 
 
 WIRES: dict[str, Wire] = {
-    "/responses": responses,
-    "/chat/completions": completions,
-    ":streamGenerateContent": gemini,
-    ":generateContent": gemini_whole,
+    "/responses": _responses,
+    "/chat/completions": _completions,
+    ":streamGenerateContent": _gemini,
+    ":generateContent": _gemini_whole,
 }
 
 
@@ -263,42 +264,59 @@ class Unreachable(Exception):
 
 # -- the agents ----------------------------------------------------------------------------
 
-
 #: What agents ask for a summary with, the tools still in the request.
-SUMMARISE = "CONTEXT CHECKPOINT COMPACTION|a new <state_snapshot>|Tools are unavailable in this"
-SUMMARISE += "|compaction_trigger"
+SUMMARISE = (
+    "CONTEXT CHECKPOINT COMPACTION|a new <state_snapshot>|Tools are unavailable in this"
+    "|compaction_trigger"
+)
+#: How the prompt of a subagent begins.
+SUBTASK = re.compile(r'"(text|content|encrypted_content)": "[^"]{0,300}SUBTASK')
+
+
+def filled(template: Any, given: Mapping[str, str]) -> Any:
+    """Return a template with the names in braces replaced."""
+    if isinstance(template, str):
+        return re.sub(r"\{(\w+)\}", lambda match: given.get(match[1], match[0]), template)
+    if isinstance(template, list):
+        return [filled(each, given) for each in template]
+    if isinstance(template, dict):
+        return {name: filled(value, given) for name, value in template.items()}
+    return template
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one agent is configured and called; templates name what :func:`filled` is given."""
+
+    name: str
+    program: str  #: below ``node_modules/.bin``
+    data: list[str]  #: what it leaves, below its home
+    variables: dict[str, str]
+    files: dict[str, Any]  #: its configuration, below its home
+    tools: dict[str, tuple[str, Any]]  #: the calls of scripts as its own: name and arguments
+    full: int  #: tokens of a request that leave no room
+    head: str = "-p"  #: arguments of a headless call, around those of a resumed one
+    again: str = "--continue"
+    tail: str = ""
+    delegate: str = "task"  #: the calls that give a task to a subagent, one a response
 
 
 class Agent:
-    """One agent: how it is configured, started and fed; ``run`` is one headless call."""
+    """One agent with a home of its own."""
 
-    name = ""
-    program = ""  # below ``node_modules/.bin``
-    data: tuple[str, ...] = ()  # what it leaves, below its home
-    full = 0  # tokens of a request that leave no room
-    compact_command = "/compact"
-
-    def __init__(self, program: Path, server: Server, home: Path) -> None:
-        self.server, self.home, self.work = server, home, home / "work"
-        self.command = [str(program)]
-        self.url = f"http://127.0.0.1:{server.server_port}"
-        self.env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "TMPDIR": str(home / "tmp"),
-            "LANG": "C.UTF-8",
-            "TERM": "dumb",
-            "STANDIN_KEY": "none",
-            "NO_COLOR": "1",
-        }
-        for folder in (self.work, home / "tmp"):
-            folder.mkdir(parents=True)
-        for name, text in FILES.items():
-            (self.work / name).write_text(text)
+    def __init__(self, kind: Kind, program: Path, server: Server, home: Path) -> None:
+        self.of, self.server, self.home, self.work = kind, server, home, home / "work"
+        self.command = str(program)
+        given = {"url": f"http://127.0.0.1:{server.server_port}", "work": str(self.work)}
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home / "tmp")}
+        self.env |= {"LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1", "STANDIN_KEY": "none"}
+        self.env |= filled(kind.variables, given)
+        files = {f"work/{name}": text for name, text in FILES.items()} | kind.files
+        for path, template in (files | {"tmp/empty": ""}).items():
+            self.write(path, filled(template, given))
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(self.work)]
         for step in (["init", "-q"], ["add", "calc.py"], ["commit", "-qm", "Begin"]):
             subprocess.run([*git, *step], env=self.env, check=True, capture_output=True)
-        self.configure()
 
     def write(self, path: str, value: Any) -> None:
         """Write a file of the home, JSON unless it is a text."""
@@ -306,61 +324,51 @@ class Agent:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(value if isinstance(value, str) else json.dumps(value))
 
-    def configure(self) -> None:
-        """Write the configuration."""
-        raise NotImplementedError
+    def log(self, text: str) -> None:
+        """Keep what the agent printed."""
+        with (self.home / "stdout.txt").open("a") as file:
+            file.write(text)
 
-    def arguments(self, prompt: str, resume: bool) -> list[str]:
-        """Return the arguments of one headless call."""
-        raise NotImplementedError
+    def live(self, *, terminal: bool = False) -> "_Live":
+        """Start the agent so that it stays open."""
+        live = (TERMINALS if terminal else LIVE).get(self.of.name)
+        if live is None:
+            raise Unreachable("it is not driven through a terminal")
+        return live(self)
 
-    def kind(self, path: str, body: dict[str, Any]) -> str:
-        """Return ``main``, ``sub`` or ``side`` (a title, a summary)."""
+    def kind(self, body: dict[str, Any]) -> str:
+        """Return what a request is: ``main``, ``sub`` or ``side`` (a title, a summary)."""
         last = (body.get("messages") or body.get("input") or body["contents"])[-1]
         no_tools = "input" not in body and not body.get("tools")
         if no_tools or re.search(SUMMARISE, json.dumps(last)):
             return "side"
-        return (
-            "sub"
-            if re.search(
-                r'"(text|content|encrypted_content)": "[^"]{0,300}SUBTASK', json.dumps(body)
-            )
-            else "main"
-        )
+        return "sub" if SUBTASK.search(json.dumps(body)) else "main"
 
-    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
-        """Return the agent's name and arguments of a neutral call."""
-        raise NotImplementedError
+    def tool(self, name: str, given: dict[str, str]) -> tuple[str, Any]:
+        """Return the agent's name and arguments of a script's call."""
+        given = {"file": str(self.work / given.get("path", "")), **given}
+        given |= {f"{name}_json": json.dumps(value) for name, value in given.items()}
+        name, template = self.of.tools[name]
+        return name, filled(template, given)
 
-    def live(self) -> Live:
-        """Start the agent so that it stays open."""
-        return LIVE[self.name](self)
-
-    def delegate(self, task: str) -> list[Call]:
-        """Return the calls that give a task to a subagent, one a response."""
-        raise Unreachable("it has no subagents")
-
-    def report(self, result: str) -> Reply:
-        """Return a subagent's last reply."""
-        return Reply(result)
-
-    def start(self, arguments: list[str], **options: Any) -> subprocess.Popen[str]:
+    def start(self, arguments: Iterable[str], **options: Any) -> subprocess.Popen[str]:
         """Start the program in its work folder, in a process group of its own."""
         return subprocess.Popen(
-            [*self.command, *arguments],
+            [self.command, *arguments],
             cwd=self.work,
             env=self.env,
-            stdout=subprocess.PIPE,
             stderr=(self.home / "stderr.txt").open("a"),
             text=True,
             start_new_session=True,
-            **options,
+            **{"stdout": subprocess.PIPE, **options},
         )
 
     def prompt(self, prompt: str, *replies: Reply, resume: bool = False, stop: int = 0) -> None:
         """Run one headless call; ``stop`` is a signal to send once the last reply is out."""
         self.server.replies[:] = replies
-        process = self.start(self.arguments(prompt, resume), stdin=subprocess.DEVNULL)
+        again = self.of.again if resume else ""
+        arguments = f"{self.of.head} {again} {self.of.tail}".split()
+        process = self.start([*arguments, prompt], stdin=subprocess.DEVNULL)
         out = "(it did not end in time)"
         try:
             if stop:
@@ -372,8 +380,7 @@ class Agent:
             pass
         finally:
             end(process)
-        with (self.home / "stdout.txt").open("a") as log:
-            log.write(f"{out}\n(exit code {process.returncode})\n")
+        self.log(f"{out}\n(exit code {process.returncode})\n")
 
 
 def wait(ready: Callable[[], bool], seconds: float = 60) -> None:
@@ -387,10 +394,8 @@ def wait(ready: Callable[[], bool], seconds: float = 60) -> None:
 
 def end(process: subprocess.Popen[str]) -> None:
     """End a process that was started here, with its children."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -410,245 +415,209 @@ export default function (pi) {
 """
 
 
-class Pi(Agent):
-    name = "pi"
-    program = "pi"
-    data = (".pi/agent/sessions",)
-    full = 18000
+PI_MODEL = {"id": "stand-in", "contextWindow": 20000, "maxTokens": 4000, "reasoning": True}
+PI_PROVIDER = {"baseUrl": "{url}/v1", "api": "openai-completions", "apiKey": "none"}
+PI = Kind(
+    name="pi",
+    program="pi",
+    data=[".pi/agent/sessions"],
+    full=18000,
+    head="-p --provider standin --model stand-in",
+    variables={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+    files={
+        ".pi/agent/models.json": {"providers": {"standin": {**PI_PROVIDER, "models": [PI_MODEL]}}},
+        ".pi/agent/extensions/back.js": PI_EXTENSION,
+        ".pi/agent/settings.json": {"compaction": {"reserveTokens": 4000, "keepRecentTokens": 300}},
+    },
+    tools={
+        "run": ("bash", {"command": "{command}"}),
+        "read": ("read", {"path": "{path}"}),
+        "edit": ("edit", {"path": "{path}", "edits": [{"oldText": "{old}", "newText": "{new}"}]}),
+    },
+)
 
-    def configure(self) -> None:
-        self.env |= {"PI_OFFLINE": "1", "PI_TELEMETRY": "0"}
-        model = {"id": "stand-in", "contextWindow": 20000, "maxTokens": 4000, "reasoning": True}
-        provider = {"baseUrl": f"{self.url}/v1", "api": "openai-completions", "apiKey": "none"}
-        self.write(
-            ".pi/agent/models.json", {"providers": {"standin": {**provider, "models": [model]}}}
+CODEX_CONFIG = """
+model = "MODEL"
+model_provider = "standin"
+model_auto_compact_token_limit = 8000
+check_for_update_on_startup = false
+[analytics]
+enabled = false
+[features]
+enable_request_compression = false
+[model_providers.standin]
+name = "PROVIDER"
+base_url = "{url}/v1"
+wire_api = "responses"
+env_key = "STANDIN_KEY"
+request_max_retries = 1
+stream_max_retries = 1
+[projects."{work}"]
+trust_level = "trusted"
+"""
+PATCH = "*** Begin Patch\n*** Update File: {path}\n@@\n-{old}\n+{new}\n*** End Patch"
+
+
+CODEX = Kind(
+    name="codex",
+    program="codex",
+    data=[".codex/sessions", ".codex/archived_sessions"],
+    full=9000,
+    head="exec",
+    again="resume --last",
+    tail="--dangerously-bypass-approvals-and-sandbox",
+    variables={},
+    files={
+        ".codex/config.toml": CODEX_CONFIG.replace("MODEL", "gpt-5.5").replace("PROVIDER", "other")
+    },
+    tools={
+        "run": ("exec_command", {"cmd": "{command}"}),
+        "read": ("exec_command", {"cmd": "cat {path}"}),
+        "edit": ("apply_patch", PATCH),
+        "search": ("tool_search", {"query": "spawn_agent wait_agent"}),
+        "task": ("multi_agent_v1.spawn_agent", {"message": "{task}"}),
+        "wait": ("multi_agent_v1.wait_agent", {"targets": ["{agent_id}"], "timeout_ms": 20000}),
+    },
+    delegate="search task wait",
+)
+#: Codex with a model of this year: tools in JavaScript, compactions that only OpenAI reads.
+CODEX_NEWEST = replace(
+    CODEX,
+    name="codex-newest",
+    files={
+        ".codex/config.toml": CODEX_CONFIG.replace("MODEL", "gpt-6.2-sol").replace(
+            "PROVIDER", "OpenAI"
         )
-        self.write(".pi/agent/extensions/rig.js", PI_EXTENSION)
-        compaction = {"enabled": True, "reserveTokens": 4000, "keepRecentTokens": 300}
-        self.write(
-            ".pi/agent/settings.json", {"compaction": compaction, "retry": {"baseDelayMs": 10}}
-        )
+    },
+    tools={
+        "run": ("exec", 'text(await tools.exec_command({"cmd": {command_json}}))'),
+        "read": ("exec", 'text(await tools.exec_command({"cmd": "cat {path}"}))'),
+        "edit": ("exec", f"text(await tools.apply_patch({json.dumps(PATCH)}))"),
+        "task": (
+            "collaboration.spawn_agent",
+            {"task_name": "count", "message": "{task}", "fork_turns": "none"},
+        ),
+        "wait": ("collaboration.wait_agent", {"timeout_ms": 20000}),
+    },
+    delegate="task wait",
+)
 
-    def arguments(self, prompt: str, resume: bool) -> list[str]:
-        model = ["--provider", "standin", "--model", "stand-in"]
-        return ["-p", *model, *(["--continue"] if resume else []), prompt]
-
-    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
-        if kind == "run":
-            return "bash", given
-        if kind == "edit":
-            change = {"oldText": given["old"], "newText": given["new"]}
-            return "edit", {"path": given["path"], "edits": [change]}
-        return kind, given
-
-
-class Codex(Agent):
-    name = "codex"
-    program = "codex"
-    data = (".codex/sessions", ".codex/archived_sessions")
-    full = 9000
-    model, provider = "gpt-5.5", "standin"
-
-    def configure(self) -> None:
-        self.write(
-            ".codex/config.toml",
-            f'model = "{self.model}"\nmodel_provider = "standin"\n'
-            "check_for_update_on_startup = false\nmodel_auto_compact_token_limit = 8000\n[analytics]\nenabled = false\n"
-            f'[model_providers.standin]\nname = "{self.provider}"\nbase_url = "{self.url}/v1"\n'
-            'wire_api = "responses"\nenv_key = "STANDIN_KEY"\nrequest_max_retries = 1\n'
-            "stream_max_retries = 1\n[features]\nenable_request_compression = false\n"
-            f'[projects."{self.work}"]\ntrust_level = "trusted"\n',
-        )
-
-    def arguments(self, prompt: str, resume: bool) -> list[str]:
-        free = "--dangerously-bypass-approvals-and-sandbox"
-        return ["exec", *(["resume", "--last"] if resume else []), free, prompt]
-
-    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
-        if kind == "run":
-            return "exec_command", {"cmd": given["command"]}
-        if kind == "edit":
-            lines = [f"-{line}" for line in given["old"].splitlines()]
-            lines += [f"+{line}" for line in given["new"].splitlines()]
-            body = "\n".join(lines)
-            return (
-                "apply_patch",
-                f"*** Begin Patch\n*** Update File: {given['path']}\n@@\n{body}\n*** End Patch",
-            )
-        if kind == "read":
-            return "exec_command", {"cmd": f"cat {given['path']}"}
-        return kind, given
-
-    def delegate(self, task: str) -> list[Call]:
-        return [
-            ("tool_search", {"query": "spawn_agent wait_agent"}),
-            ("multi_agent_v1.spawn_agent", {"message": task}),
-            ("multi_agent_v1.wait_agent", {"targets": ["{agent_id}"], "timeout_ms": 20000}),
-        ]
-
-
-class CodexNewest(Codex):
-    """Codex with a model of this year: tools in JavaScript, compactions that only OpenAI reads."""
-
-    name = "codex-newest"
-    model, provider = "gpt-6.2-sol", "OpenAI"
-
-    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
-        name, arguments = super().tool(kind, given)
-        if name in ("exec_command", "apply_patch"):
-            return "exec", f"text(await tools.{name}({json.dumps(arguments)}))"
-        return name, arguments
-
-    def delegate(self, task: str) -> list[Call]:
-        given = {"task_name": "count", "message": task, "fork_turns": "none"}
-        return [
-            ("collaboration.spawn_agent", given),
-            ("collaboration.wait_agent", {"timeout_ms": 20000}),
-        ]
-
-
-class OpenCode(Agent):
-    name = "opencode"
-    program = "opencode"
-    data = tuple(
-        f".local/share/opencode/{name}"
-        for name in ("opencode.db", "opencode.db-wal", "opencode.db-shm", "storage")
-    )
-    full = 39000
-
-    def configure(self) -> None:
-        self.env |= {
-            "OPENCODE_DISABLE_AUTOUPDATE": "1",
-            "OPENCODE_DISABLE_MODELS_FETCH": "1",
-            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+OPENCODE_PROVIDER = {
+    "npm": "@ai-sdk/openai-compatible",
+    "options": {"baseURL": "{url}/v1", "apiKey": "none"},
+    "models": {"stand-in": {"name": "Stand-in", "limit": {"context": 40000, "output": 4000}}},
+}
+OPENCODE = Kind(
+    name="opencode",
+    program="opencode",
+    data=[f".local/share/opencode/opencode.db{end}" for end in ("", "-wal", "-shm")],
+    full=39000,
+    head="run",
+    variables={
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    },
+    files={
+        ".config/opencode/opencode.json": {
+            "provider": {"standin": OPENCODE_PROVIDER},
+            "model": "standin/stand-in",
+            "small_model": "standin/stand-in",
+            "autoupdate": False,
+            "share": "disabled",
+            "permission": {"bash": {"*": "allow", "rm *": "ask"}},
         }
-        model = {"name": "Stand-in", "limit": {"context": 40000, "output": 4000}, "tool_call": True}
-        provider = {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": f"{self.url}/v1", "apiKey": "none"},
-            "models": {"stand-in": model},
+    },
+    tools={
+        "run": ("bash", {"command": "{command}", "description": "Runs a command"}),
+        "read": ("read", {"filePath": "{file}"}),
+        "edit": ("edit", {"filePath": "{file}", "oldString": "{old}", "newString": "{new}"}),
+        "task": (
+            "task",
+            {"description": "Count lines", "prompt": "{task}", "subagent_type": "general"},
+        ),
+    },
+)
+GEMINI = Kind(
+    name="gemini",
+    program="gemini",
+    data=[".gemini/tmp", ".gemini/projects.json"],
+    full=600000,
+    head="--approval-mode yolo -m gemini-2.5-pro",
+    again="--resume latest",
+    tail="-p",
+    variables={
+        "GEMINI_API_KEY": "none",
+        "GOOGLE_GEMINI_BASE_URL": "{url}",
+        "GEMINI_TELEMETRY_ENABLED": "false",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+    },
+    files={
+        ".gemini/settings.json": {
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+            "general": {"enableAutoUpdate": False},
+            "privacy": {"usageStatisticsEnabled": False},
         }
-        self.write(
-            ".config/opencode/opencode.json",
-            {"provider": {"standin": provider}, "model": "standin/stand-in", "autoupdate": False}
-            | {"share": "disabled", "small_model": "standin/stand-in"}
-            | {"permission": {"bash": {"*": "allow", "rm *": "ask"}}},
-        )
-
-    def arguments(self, prompt: str, resume: bool) -> list[str]:
-        return ["run", *(["--continue"] if resume else []), prompt]
-
-    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
-        path = str(self.work / given.get("path", ""))
-        if kind == "run":
-            return "bash", {**given, "description": "Runs a command"}
-        if kind == "edit":
-            return kind, {"filePath": path, "oldString": given["old"], "newString": given["new"]}
-        if kind == "read":
-            return kind, {"filePath": path}
-        return kind, given
-
-    def delegate(self, task: str) -> list[Call]:
-        given = {"description": "Count the lines", "prompt": task, "subagent_type": "general"}
-        return [("task", given)]
-
-
-class Gemini(Agent):
-    name = "gemini"
-    program = "gemini"
-    data = (".gemini/tmp", ".gemini/projects.json")
-    full = 600000
-    compact_command = "/compress"
-
-    def configure(self) -> None:
-        self.env |= {
-            "GEMINI_API_KEY": "none",
-            "GOOGLE_GEMINI_BASE_URL": self.url,
-            "GEMINI_TELEMETRY_ENABLED": "false",
-            "GEMINI_CLI_TRUST_WORKSPACE": "true",
-        }
-        self.write(
-            ".gemini/settings.json",
-            {
-                "security": {"auth": {"selectedType": "gemini-api-key"}},
-                "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
-                "privacy": {"usageStatisticsEnabled": False},
-                "telemetry": {"enabled": False},
-            },
-        )
-
-    def arguments(self, prompt: str, resume: bool) -> list[str]:
-        return [
-            *("--approval-mode", "yolo", "-m", "gemini-2.5-pro"),
-            *(["--resume", "latest"] if resume else []),
-            *("-p", prompt),
-        ]
-
-    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
-        path = str(self.work / given.get("path", ""))
-        if kind == "run":
-            return "run_shell_command", {**given, "description": "Runs a command"}
-        if kind == "edit":
-            change = {"old_string": given["old"], "new_string": given["new"]}
-            return "replace", {"file_path": path, "instruction": "Correct the sum.", **change}
-        if kind == "read":
-            return "read_file", {"file_path": path}
-        return kind, given
-
-    def delegate(self, task: str) -> list[Call]:
-        return [("invoke_agent", {"agent_name": "generalist", "prompt": task})]
-
-    def report(self, result: str) -> Reply:
-        return Reply("", [("complete_task", {"result": {"response": result}})])
+    },
+    tools={
+        "run": ("run_shell_command", {"command": "{command}", "description": "Runs a command"}),
+        "read": ("read_file", {"file_path": "{file}"}),
+        "edit": (
+            "replace",
+            {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}
+            | {"instruction": "Correct the sum."},
+        ),
+        "task": ("invoke_agent", {"agent_name": "generalist", "prompt": "{task}"}),
+        "report": ("complete_task", {"result": {"response": "{result}"}}),
+    },
+)
+COPILOT = Kind(
+    name="copilot",
+    program="copilot-linux-x64",
+    data=[".copilot/session-state"],
+    full=60000,
+    head="--allow-all",
+    tail="-p",
+    variables={
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_AUTO_UPDATE": "false",
+        "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+        "COPILOT_PROVIDER_API_KEY": "none",
+        "COPILOT_MODEL": "stand-in",
+        "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": "60000",
+    },
+    files={},
+    tools={
+        "run": ("bash", {"command": "{command}", "description": "Runs a command"}),
+        "read": ("view", {"path": "{file}"}),
+        "edit": ("edit", {"path": "{file}", "old_str": "{old}", "new_str": "{new}"}),
+        "task": (
+            "task",
+            {"name": "count", "prompt": "{task}", "agent_type": "task", "mode": "sync"}
+            | {"description": "Count"},
+        ),
+    },
+)
+AGENTS = [PI, CODEX, CODEX_NEWEST, OPENCODE, GEMINI, COPILOT]
 
 
-class Copilot(Agent):
-    name = "copilot"
-    program = "copilot-linux-x64"
-    data = (".copilot/session-state", ".copilot/history-session-state")
-    full = 60000
-
-    def configure(self) -> None:
-        self.env |= {
-            "COPILOT_OFFLINE": "true",
-            "COPILOT_AUTO_UPDATE": "false",
-            "COPILOT_PROVIDER_BASE_URL": f"{self.url}/v1",
-            "COPILOT_PROVIDER_API_KEY": "none",
-            "COPILOT_MODEL": "stand-in",
-            "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": "60000",
-        }
-
-    def arguments(self, prompt: str, resume: bool) -> list[str]:
-        return ["--allow-all", *(["--continue"] if resume else []), "-p", prompt]
-
-    def tool(self, kind: str, given: dict[str, str]) -> tuple[str, Any]:
-        path = str(self.work / given.get("path", ""))
-        if kind == "run":
-            return "bash", {**given, "description": "Runs a command"}
-        if kind == "edit":
-            return kind, {"path": path, "old_str": given["old"], "new_str": given["new"]}
-        if kind == "read":
-            return "view", {"path": path}
-        return kind, given
-
-    def delegate(self, task: str) -> list[Call]:
-        given = {"name": "count", "prompt": task, "agent_type": "task", "description": "Count"}
-        return [("task", {**given, "mode": "sync"})]
+# -- agents that stay open -----------------------------------------------------------------
 
 
-# -- agents that stay open -------------------------------------------------------------------
-
-
-class Live:
+class _Live:
     """An agent that talks JSON lines; the base class speaks JSON-RPC."""
 
-    start: list[str] = []
+    start: tuple[str, ...] = ()
+    open: Callable[[], None]
+    decide: Callable[[dict[str, Any]], Any]  # answers a request of the agent for permission
+    begin: Callable[[str], None]  # gives it a prompt
+    stop: Callable[[], None]
+    finish: Callable[[], None]  # waits for the end of the turn
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.allow, self.number = agent, True, 0
         self.got: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.process = agent.start(self.start, stdin=subprocess.PIPE)
+        self.process = self.run()
         threading.Thread(target=self.read, daemon=True).start()
         try:
             self.open()
@@ -656,12 +625,12 @@ class Live:
             end(self.process)
             raise
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> "_Live":
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
+        if self.process.stdin:
+            self.process.stdin.close()
         try:
             self.process.wait(timeout=3)
         except subprocess.TimeoutExpired:
@@ -669,19 +638,21 @@ class Live:
             time.sleep(1)
         end(self.process)
 
+    def run(self) -> subprocess.Popen[str]:
+        """Start the agent."""
+        return self.agent.start(self.start, stdin=subprocess.PIPE)
+
     def read(self) -> None:
+        """Read what it says until it ends."""
         assert self.process.stdout
-        with (self.agent.home / "stdout.txt").open("a") as log:
-            for line in self.process.stdout:
-                log.write(line)
-                log.flush()
-                try:
-                    message = json.loads(line)
-                except ValueError:
-                    continue
-                if "method" in message and "id" in message:
-                    self.send({"id": message["id"], "result": self.decide(message)})
-                self.got.put(message)
+        for line in self.process.stdout:
+            self.agent.log(line)
+            if not line.startswith("{"):
+                continue
+            message = json.loads(line)
+            if "method" in message and "id" in message:
+                self.send({"id": message["id"], "result": self.decide(message)})
+            self.got.put(message)
 
     def send(self, message: dict[str, Any]) -> None:
         assert self.process.stdin
@@ -699,14 +670,14 @@ class Live:
             if ready(message):
                 return message
 
-    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
-        """Call a method and return its result."""
+    def request(self, method: str, **params: Any) -> int:
         self.number += 1
-        number = self.number
-        self.send({"id": number, "method": method, "params": params})
-        if not wait_for:
-            return number
-        return self.result(number)
+        self.send({"id": self.number, "method": method, "params": params})
+        return self.number
+
+    def ask(self, method: str, **params: Any) -> Any:
+        """Call a method and return its result."""
+        return self.result(self.request(method, **params))
 
     def result(self, number: int) -> Any:
         message = self.until(lambda m: m.get("id") == number and "method" not in m)
@@ -751,13 +722,20 @@ class Live:
         self.unreachable()
 
 
-class PiLive(Live):
-    start = ["--mode", "rpc", "--provider", "standin", "--model", "stand-in"]
+class _PiLive(_Live):
+    start = (
+        "--mode",
+        "rpc",
+        "--provider",
+        "standin",
+        "--model",
+        "stand-in",
+    )
 
     def open(self) -> None:
         self.ask("get_state")
 
-    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
+    def ask(self, method: str, **params: Any) -> Any:
         self.number += 1
         number = self.number
         self.send({"id": number, "type": method, **params})
@@ -804,8 +782,8 @@ class PiLive(Live):
         self.ask("fork", entryId=self.last_prompt())
 
 
-class CodexLive(Live):
-    start = ["app-server"]
+class _CodexLive(_Live):
+    start = ("app-server",)
     thread = ""
 
     def open(self) -> None:
@@ -849,10 +827,10 @@ class CodexLive(Live):
         self.thread = made["thread"]["id"]
 
 
-class AcpLive(Live):
+class _AcpLive(_Live):
     """The Agent Client Protocol."""
 
-    start = ["--acp"]
+    start: tuple[str, ...] = ("--acp",)
     session = ""
 
     def open(self) -> None:
@@ -867,7 +845,7 @@ class AcpLive(Live):
 
     def begin(self, prompt: str) -> None:
         given = [{"type": "text", "text": prompt}]
-        self.turn = self.ask("session/prompt", False, sessionId=self.session, prompt=given)
+        self.turn = self.request("session/prompt", sessionId=self.session, prompt=given)
 
     def finish(self) -> None:
         self.result(self.turn)
@@ -876,17 +854,22 @@ class AcpLive(Live):
         self.send({"method": "session/cancel", "params": {"sessionId": self.session}})
 
     def compact(self) -> None:
-        self.say(self.agent.compact_command)
+        self.say("/compact")
 
 
-class GeminiLive(AcpLive):
-    start = ["--acp", "-m", "gemini-2.5-pro"]
+class _GeminiLive(_AcpLive):
+    start = ("--acp", "-m", "gemini-2.5-pro")
+    compact = _Live.unreachable
 
 
-class OpenCodeLive(Live):
+class _OpenCodeLive(_Live):
     """The HTTP server of OpenCode."""
 
-    start = ["serve", "--port", "0"]
+    start = (
+        "serve",
+        "--port",
+        "0",
+    )
     session = url = ""
 
     def open(self) -> None:
@@ -895,7 +878,7 @@ class OpenCodeLive(Live):
         self.url = log.read_text().split("listening on ")[1].split()[0]
         self.session = self.ask("/session")["id"]
 
-    def ask(self, method: str, wait_for: bool = True, **params: Any) -> Any:
+    def ask(self, method: str, **params: Any) -> Any:
         data = None if method.startswith("GET ") else json.dumps(params).encode()
         request = urllib.request.Request(
             self.url + method.removeprefix("GET "), data, {"content-type": "application/json"}
@@ -941,13 +924,128 @@ class OpenCodeLive(Live):
         self.session = self.ask(f"/session/{self.session}/fork", **given)["id"]
 
 
-LIVE: dict[str, type[Live]] = {
-    "pi": PiLive,
-    "codex": CodexLive,
-    "codex-newest": CodexLive,
-    "opencode": OpenCodeLive,
-    "gemini": GeminiLive,
-    "copilot": AcpLive,
-}
+ESCAPES = r"\x1b\[[0-9;?<>=]*[a-zA-Z]"
 
-AGENTS: list[type[Agent]] = [Pi, Codex, CodexNewest, OpenCode, Gemini, Copilot]
+
+class _Terminal(_Live):
+    """An agent on a terminal of its own, typed into."""
+
+    start: tuple[str, ...] = ("-m", "gemini-2.5-pro")
+    ready, trust = "Type your message", ""
+    compress = "/compress"
+    #: The last turn, the conversation only, an empty prompt.
+    rewind: tuple[str, ...] = ("\x1b[A", "\r", "\r", "\x15")
+
+    def run(self) -> subprocess.Popen[str]:
+        self.end, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.agent.env |= {"TERM": "xterm-256color"}
+        options = {"stdin": terminal, "stdout": terminal}
+        process = self.agent.start(self.start, **options)
+        os.close(terminal)
+        return process
+
+    def read(self) -> None:
+        with suppress(OSError):  # its end
+            while data := os.read(self.end, 1 << 16):
+                self.agent.log(data.decode(errors="replace"))
+
+    def open(self) -> None:
+        log = self.agent.home / "stdout.txt"
+        wait(lambda: log.exists() and self.ready in re.sub(ESCAPES, "", log.read_text()))
+        self.keys("", self.trust)
+
+    def keys(self, *keys: str, pause: float = 2) -> None:
+        for key in keys:
+            os.write(self.end, key.encode())
+            time.sleep(pause)
+
+    def begin(self, prompt: str) -> None:
+        self.keys(*prompt, pause=0.01)
+        self.keys("", "\r", pause=0.6)
+
+    def finish(self) -> None:
+        if not self.allow:
+            self.keys("", "\x1b")
+            return
+        wait(lambda: not self.agent.server.replies)
+        time.sleep(2)
+
+    def back(self) -> None:
+        self.begin("/rewind")
+        self.keys("", *self.rewind)
+
+    def compact(self) -> None:
+        self.begin(self.compress)
+        time.sleep(4)
+
+
+class _CopilotTerminal(_Terminal):
+    start = ()
+    ready, trust = "enter to select", "\r"
+    compress = "/compact"
+    rewind = ("\r", "\r", "\x15")
+
+
+LIVE: dict[str, type[_Live]] = {
+    "pi": _PiLive,
+    "codex": _CodexLive,
+    "codex-newest": _CodexLive,
+    "opencode": _OpenCodeLive,
+    "gemini": _GeminiLive,
+    "copilot": _AcpLive,
+}
+TERMINALS: dict[str, type[_Live]] = {"gemini": _Terminal, "copilot": _CopilotTerminal}
+
+
+# -- the recordings ------------------------------------------------------------------------
+
+
+def programs(folder: Path) -> dict[str, Path]:
+    """Return where each agent's program is."""
+    found = {file.name: file for file in folder.glob("*/node_modules/.bin/*")}
+    return {agent.name: found[agent.program] for agent in AGENTS if agent.program in found}
+
+
+def record(program: Path, kind: Kind, scenario: Callable[..., None], out: Path) -> None:
+    """Play one scenario in a home of its own and keep what is left of it."""
+    base = Path(tempfile.mkdtemp(prefix="agents-"))
+    server = Server()
+    try:
+        agent = server.agent = Agent(kind, program, server, base / "at")
+        began = time.monotonic()
+        try:
+            scenario(agent)
+        except TimeoutError:
+            print(f"{kind.name} {scenario.__name__}: it did not come to its end")
+        except Unreachable as why:
+            print(f"{kind.name} {scenario.__name__}: {why}")
+            return
+        print(
+            f"{kind.name} {scenario.__name__}: {len(server.requests)} requests,"
+            f" {len(server.replies)} replies unused, {time.monotonic() - began:.1f} s"
+        )
+        keep(agent, out / kind.name / scenario.__name__)
+    finally:
+        server.shutdown()
+        server.server_close()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def keep(agent: Agent, out: Path) -> None:
+    """Copy the agent's data and write the requests."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    for path in agent.of.data:
+        source = agent.home / path
+        if source.is_dir():
+            shutil.copytree(source, out / "home" / path, symlinks=True)
+        elif source.exists():
+            (out / "home" / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, out / "home" / path)
+    for name, values in (("requests", agent.server.requests), ("answers", agent.server.answers)):
+        lines = [json.dumps(value, ensure_ascii=False) + "\n" for value in values]
+        (out / f"{name}.jsonl").write_text("".join(lines))
+    for name in ("stdout.txt", "stderr.txt"):
+        if (agent.home / name).exists():
+            shutil.copy2(agent.home / name, out / name)

@@ -427,6 +427,29 @@ def test_an_interruption_and_the_next_prompt_are_a_correction(lake: Lake, tmp_pa
     ]
 
 
+def test_a_prompt_after_a_killed_call_is_kept(lake: Lake, tmp_path: Path) -> None:
+    r = Rollout()
+    r.say("user", "go")
+    r.call("c1")
+    r.tokens(900)
+    r.say("user", "go on")
+    r.say("assistant", "ok")
+    *_, last = states_of(lake, r.write(tmp_path))
+    assert texts(last)[-2:] == ["user: aborted", "user: go on"]
+
+
+def test_a_system_prompt_that_is_a_message_too_counts_once(lake: Lake, tmp_path: Path) -> None:
+    r = Rollout()
+    system = message("developer", "You are Codex.")
+    r.add("response_item", system)
+    r.say("user", "go")
+    r.say("assistant", "ok")
+    r.add("compacted", {"message": "", "replacement_history": [system, message("user", "go")]})
+    r.say("assistant", "still ok")
+    for state in states_of(lake, r.write(tmp_path)):
+        assert (state.system, texts(state)) == ("You are Codex.", ["user: go"])
+
+
 def test_a_grown_file_keeps_its_states_and_a_cut_one_loses_none(lake: Lake, tmp_path: Path) -> None:
     r = a_day()
     before = {state.state_id for state in states_of(lake, r.write(tmp_path))}

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState
@@ -204,6 +206,17 @@ def test_many_prompts_are_repeated_in_part(lake: Lake) -> None:
     assert shown.startswith("user: The conversation history")
     assert shown.count("<user_message>") == 3 + 16
     assert "prompt 2\n</user_message>\n... 11 messages omitted ...\n<user_message>" in shown
+
+
+@pytest.mark.parametrize(("stored", "begin"), [({}, "The"), ({"checkpointNumber": 1}, "Some of")])
+def test_a_summary_begins_as_it_was_sent(lake: Lake, stored: dict[str, Any], begin: str) -> None:
+    log = Log()
+    log.user("go")
+    log.say("ok")
+    given = {"success": True, "summaryContent": "x", "trigger": "manual", **stored}
+    log.add("session.compaction_complete", **given)
+    log.say("after")
+    assert texts(states_of(lake, log)[1])[0].startswith(f"user: {begin}")
 
 
 def test_a_subagent_is_a_conversation_of_its_own(lake: Lake) -> None:

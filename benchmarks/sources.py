@@ -2,7 +2,7 @@
 
     python benchmarks/sources.py [--megabytes N]
 
-The logs are made up: those of `tests/fixtures/agents.py`, long, with 11 kB a response (as twenty real
+The logs are made up: those of `tests/fixtures/agents.py`, with 11 kB a response (as twenty real
 rollouts of Codex had; 67 real sessions of Claude Code had 18 kB). The bar is 0.15: a source takes
 at most 6.7 times what decoding the JSON alone takes. Of an OpenCode database the rows are read
 before. One process, the best of five runs of each.

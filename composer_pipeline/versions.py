@@ -1,7 +1,7 @@
 """Versions of what is computed, raised when the same input gives another result."""
 
 #: Session records to states and messages.
-PARSER_VERSION = "5"
+PARSER_VERSION = "6"
 #: The redaction rules. Messages that another version redacted are redacted again.
 REDACTION_VERSION = 8
 #: A state to a chat request; part of every reply's provenance.

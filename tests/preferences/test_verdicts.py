@@ -31,7 +31,7 @@ def quality(**changes: Any) -> Quality:
         alpha=alpha(0.667),
         noise=floor(0.2, 0.0999),
         separation=apart(0.7),
-        funnel={}, reasons={}, outcomes={}, tiers={}, drops={},
+        funnel={}, reasons={}, outcomes={}, tiers={}, agents={}, drops={},
         per_session=(Measurement(3.0, 30), Measurement(10.0, 30)),
         length_ratio={"p50": Measurement(1.5, 100)},
         contaminated=0,

@@ -123,7 +123,8 @@ class Rollout:
     def __init__(self, stats: LineStats) -> None:
         self.conversation = Conversation(stats)
         self._thread = ""
-        self._model, self._system = "", ""
+        self._system = ""
+        self._model = ""
         self._fidelity: str | None = None
         # The response that is being read; it ends where what follows belongs to another one.
         self._blocks: list[PlainBlock] = []
@@ -171,11 +172,17 @@ class Rollout:
         else:
             yield from self._boundary(kind, payload)
 
+    def _abort(self) -> Iterator[Record]:
+        """Yield what Codex answers for calls that never ended."""
+        unanswered, self._open = self._open, {}
+        for call_id in unanswered:
+            yield self.conversation.user([result_block(call_id, "aborted", failed=True)])
+
     def flush(self) -> Iterator[Record]:
         """Yield the response that is being read and its results, if any."""
         conversation = self.conversation
         if self._blocks:
-            yield from self._answered_for()
+            yield from self._abort()
             blocks, self._blocks = self._blocks, []
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             spoken = "\0".join(str(block.get("text")) for block in blocks)
@@ -390,17 +397,20 @@ class Rollout:
         failed |= found is not None and int(found[1]) != 0
         return result_block(call_id, text, failed=failed or _FAILED.match(text) is not None)
 
+    def _is_system(self, item: Item) -> bool:
+        """Return True for the system prompt, which newer models are sent as a message."""
+        return item.get("role") == "developer" and _text_of(item.get("content")) == self._system
+
     def _message(self, item: Item) -> Iterator[Record]:
         """Yield a message that is not the model's: a prompt, or what Codex adds."""
         blocks = _blocks_of(item.get("content"))
         text = _text_of(item.get("content"))
-        if not blocks:
+        if not blocks or self._is_system(item):
             return
         if item.get("role") == "user" and not _CONTEXT.match(text):
-            yield from self._prompt(blocks, is_meta=None)
+            yield from self._abort()
+            yield self._prompt(blocks, is_meta=None)
             return
-        if item.get("role") == "developer" and text == self._system:
-            return  # newer models are told it as a message, and the meta line has it too
         if item.get("role") == "user" or text.lstrip().startswith("<"):
             self._before_context = self._before_context or (self.conversation.last,)
         else:
@@ -414,24 +424,17 @@ class Rollout:
     def _agent_message(self, content: Any) -> Iterator[Record]:
         """Yield what another agent says: a subagent's prompt, else context that begins a turn."""
         if blocks := _blocks_of(content):
-            yield from self._prompt(blocks, is_meta=self.conversation.agent_id is None)
+            yield self._prompt(blocks, is_meta=self.conversation.agent_id is None)
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict):
                 self._forget(part)
 
-    def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Iterator[Record]:
-        """Yield what begins a turn; the context that Codex put before it goes with a rollback."""
+    def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Record:
+        """Return what begins a turn; the context that Codex put before it goes with a rollback."""
         before = (self._turns and self._before_context) or (self.conversation.last,)
         self._turns.append((*before, self._fidelity))
         self._before_context, self._interrupted = None, False
-        yield from self._answered_for()
-        yield self.conversation.user(blocks, is_meta=is_meta)
-
-    def _answered_for(self) -> Iterator[Record]:
-        """Yield what Codex answers for calls that never ended."""
-        for call_id in self._open:
-            yield self.conversation.user([result_block(call_id, "aborted", failed=True)])
-        self._open = {}
+        return self.conversation.user(blocks, is_meta=is_meta)
 
     # -- compactions ---------------------------------------------------------------------
 
@@ -453,7 +456,7 @@ class Rollout:
         yield self.conversation.compaction()
         if isinstance(kept, list):
             for item in kept:
-                if isinstance(item, dict):
+                if isinstance(item, dict) and not self._is_system(item):
                     yield from self._kept(item, summary)
         elif summary:
             yield self.conversation.user(summary, is_compact_summary=True)

@@ -548,25 +548,3 @@ def test_the_source_is_told_by_content(lake: Lake, tmp_path: Path, script: Any) 
 def test_folders_are_codex_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CODEX_HOME", str(tmp_path))
     assert Codex().folders() == [tmp_path / "sessions", tmp_path / "archived_sessions"]
-
-
-def test_the_prompt_after_a_call_that_never_ended_is_in_the_prefix(
-    lake: Lake, tmp_path: Path
-) -> None:
-    """Codex was killed in a command; resumed, it says that the call was aborted, then the prompt."""
-    r = Rollout()
-    r.say("user", "go")
-    r.call("c1", "sleep 100")
-    r.say("user", "Go on.")
-    r.say("assistant", "I go on")
-    _, last = states_of(lake, r.write(tmp_path))
-    assert texts(last)[-2:] == ["user: aborted", "user: Go on."]
-
-
-def test_base_instructions_that_are_a_message_too_are_told_once(lake: Lake, tmp_path: Path) -> None:
-    r = Rollout()
-    r.say("developer", "You are Codex.")
-    r.say("user", "go")
-    r.say("assistant", "ok")
-    (state,) = states_of(lake, r.write(tmp_path))
-    assert (state.system, texts(state)) == ("You are Codex.", ["user: go"])

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-from composer_pipeline.files import text
+from composer_pipeline.files import mapping, text
 from composer_pipeline.redaction.people import user_names
 from composer_pipeline.traces.content_store import ContentStore
 from composer_pipeline.traces.graph_nodes import (
@@ -40,7 +40,6 @@ from composer_pipeline.traces.records import (
     decode_any,
     embedded_record,
     message_of,
-    object_of,
     plain_content,
     result_text,
     text_of,
@@ -81,7 +80,7 @@ class Responses:
         if (head := message_of(record)) is not None:
             content = plain_content(head)
         else:
-            given = object_of(decode_any(record.message))
+            given = mapping(decode_any(record.message))
             content, usage = given.get("content"), _usage(given.get("usage"))
             head = Message(id=text(given.get("id")), model=text(given.get("model")), usage=usage)
         model = head.model
@@ -106,7 +105,7 @@ class Responses:
         # Once a call's input is normalised, its true form is beside the message.
         wire = None
         if record.wire_tool_inputs is not EMPTY:
-            wire = object_of(decode_any(record.wire_tool_inputs))
+            wire = mapping(decode_any(record.wire_tool_inputs))
         if parts := self.parts_of(content, wire):
             parts = self._add_parts(number, node, parts, record.timestamp)
         if (index := record.api_block_index) is not None or number in self._order:
@@ -373,7 +372,7 @@ class Collector:
         if (message := message_of(record)) is not None:
             content = plain_content(message)
         else:
-            content = object_of(decode_any(record.message)).get("content")
+            content = mapping(decode_any(record.message)).get("content")
         parts, kind = self.responses.parts_of(content), user_kind(record, content)
         if type(record) is AgentRecord:
             self.parent_call = self.parent_call or record.parent_tool_use_id
@@ -413,7 +412,7 @@ class Collector:
 
     def _take_attachment(self, at: int, record: Record) -> None:
         """Note the text of an attachment, or the prompt and the tools that it records."""
-        attachment = object_of(decode_any(record.attachment))
+        attachment = mapping(decode_any(record.attachment))
         text, rendered = record.rendered, record.rendered is not None
         if not rendered and attachment.get("type") == "queued_command":
             text = text_of(attachment.get("prompt"))
@@ -447,7 +446,7 @@ class Collector:
             self.compacted[at] = decode_any(record.compact_metadata)
         elif record.subtype == "microcompact_boundary":
             metadata = decode_any(record.microcompact_metadata)
-            metadata = object_of(metadata or decode_any(record.compact_metadata))
+            metadata = mapping(metadata or decode_any(record.compact_metadata))
             ids = metadata.get("compactedToolIds")
             ids = ids if isinstance(ids, list) else []
             self.clears[at] = frozenset(i for i in ids if isinstance(i, str))

@@ -142,11 +142,6 @@ def decode_any(raw: msgspec.Raw | bytes | None) -> Any:
         return None
 
 
-def object_of(value: Any) -> dict[str, Any]:
-    """Return an object; an empty one for anything else."""
-    return value if isinstance(value, dict) else {}
-
-
 _encode_text = msgspec.json.Encoder().encode
 
 

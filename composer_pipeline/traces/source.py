@@ -6,8 +6,8 @@ that follows (turns, states, labels, redaction, chains) is then the same for eve
 is an entry point of the group ``composer_pipeline.trace_sources``.
 """
 
-import gzip
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import orjson
-import zstandard
 
+from composer_pipeline.files import integer, mapping_at
 from composer_pipeline.plugins import Registry
 from composer_pipeline.traces.records import (
     AgentRecord,
@@ -30,6 +30,7 @@ from composer_pipeline.traces.records import (
     decode_any,
     encode,
     read_records,
+    result_text,
 )
 
 #: Lines that a source sees to recognise a file, and the most bytes of all of them.
@@ -133,29 +134,19 @@ def source_of(lines: Iterable[bytes]) -> tuple[TraceSource, Iterator[bytes]]:
         size += len(line)
         if size > HEAD_BYTES:
             break
-    return _recognised(head), chain(head, rest)
-
-
-def _recognised(head: Sequence[bytes]) -> TraceSource:
-    return next(source for source in sources() if source.recognises(head))
+    return next(source for source in sources() if source.recognises(head)), chain(head, rest)
 
 
 def source_of_file(file: Path) -> TraceSource | None:
-    """Return whose file this is by its name and its first bytes; ``None`` if nobody's."""
+    """Return whose file that is not packed this is, by name and first bytes, if anybody's."""
     named = [source for source in sources() if file.name.endswith(source.endings)]
-    if not named or (len(named) == 1 and file.name.endswith(LINES)):
-        return named[0] if named else None
+    if not named:
+        return None
     try:
         with file.open("rb") as raw:
-            opened: Any = raw
-            if file.suffix == ".gz":
-                opened = gzip.GzipFile(fileobj=raw)
-            elif file.suffix == ".zst":
-                opened = zstandard.ZstdDecompressor().stream_reader(raw)
-            data = opened.read(HEAD_BYTES)
-    except (OSError, EOFError, zstandard.ZstdError):
-        return named[-1] if file.name.endswith(LINES) else None  # its reader names the fault
-    head = data.splitlines(keepends=True)[:HEAD_LINES]
+            head = raw.read(HEAD_BYTES).splitlines(keepends=True)[:HEAD_LINES]
+    except OSError:
+        return None
     return next((source for source in named if source.recognises(head)), None)
 
 
@@ -194,6 +185,12 @@ def object_of_line(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def first_object(head: Sequence[bytes]) -> dict[str, Any]:
+    """Return the first object among lines; an empty one if there is none."""
+    found = (object_of_line(line) for line in head)
+    return next((value for value in found if value is not None), {})
+
+
 def objects(lines: Iterable[bytes], stats: LineStats) -> Iterator[dict[str, Any]]:
     """Yield the object of each line; one that cannot be decoded is counted."""
     for line in lines:
@@ -222,18 +219,43 @@ def document(lines: Iterable[bytes], stats: LineStats) -> dict[str, Any] | None:
     return value
 
 
+Blocks = str | Sequence[PlainBlock]
+
+
 def text_block(text: str) -> PlainBlock:
     """Return a text as a block."""
     return {"type": "text", "text": text}
 
 
-def call_block(call_id: str, name: str, arguments: Any) -> PlainBlock:
-    """Return a call as a block."""
-    given = arguments if isinstance(arguments, dict) else {"input": arguments}
-    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
+def content_blocks(content: Any) -> list[PlainBlock]:
+    """Return a text, or texts, pictures and sounds, as blocks; of the latter only the place."""
+    parts = [{"text": content}] if content and isinstance(content, str) else objects_of(content)
+    return [
+        text_block(part["text"]) if isinstance(part.get("text"), str) else {"type": "image"}
+        for part in parts
+        if isinstance(part.get("text"), str) or _MEDIA.search(str(part.get("type")))
+    ]
 
 
-def result_block(call_id: str, text: str, *, failed: bool = False) -> PlainBlock:
+_MEDIA = re.compile("image|audio")
+
+
+def content_text(content: Any) -> str:
+    """Return the same as one text."""
+    return result_text({"content": content_blocks(content)})
+
+
+def call_block(call_id: str, name: str, arguments: Any, *, encoded: bool = False) -> PlainBlock:
+    """Return a call as a block; its arguments may be the text of a JSON object."""
+    if encoded and isinstance(arguments, str):
+        decoded = decode_any(arguments.encode("utf-8", "surrogatepass"))
+        arguments = decoded if isinstance(decoded, dict) else arguments
+    if not isinstance(arguments, dict):
+        arguments = {} if arguments is None else {"input": arguments}
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def result_block(call_id: str, text: Blocks, *, failed: bool = False) -> PlainBlock:
     """Return what the model was shown of a call's result as a block."""
     return {
         "type": "tool_result",
@@ -243,7 +265,10 @@ def result_block(call_id: str, text: str, *, failed: bool = False) -> PlainBlock
     }
 
 
-Blocks = str | Sequence[PlainBlock]
+def total(counts: dict[str, Any], *names: str) -> int | None:
+    """Return the sum of the counts that are known; ``None`` if none is."""
+    known = [n for name in names if (n := integer(counts.get(name))) is not None]
+    return sum(known) if known else None
 
 
 class Conversation:
@@ -295,9 +320,9 @@ class Conversation:
         """Return a message that the model saw and that is neither a prompt nor a response."""
         return self._record("attachment", {"rendered": text, "rendered_role": role})
 
-    def snapshot(self, system: str | None, tools: list[Any] | None = None) -> Record:
-        """Return the system prompt and the tools (Anthropic's schema) that hold from here on."""
-        given = {"type": "prompt_snapshot", "systemPrompt": system, "tools": tools}
+    def snapshot(self, system: str | None, tools: Iterable[dict[str, Any]] = ()) -> Record:
+        """Return the system prompt and the tools (Anthropic's form or OpenAI's) from here on."""
+        given = {"type": "prompt_snapshot", "systemPrompt": system, "tools": [*map(_tool, tools)]}
         return self._record("attachment", {"attachment": msgspec.Raw(encode(given))})
 
     def interrupt(self, text: str = "[Request interrupted by user]") -> Record:
@@ -363,6 +388,13 @@ class Conversation:
         )
         self.last = uuid
         return record
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = mapping_at(tool, "function") or tool
+    schema = function.get("parameters") or function.get("input_schema")
+    about = {name: function.get(name) for name in ("name", "description")}
+    return {**about, "input_schema": schema}
 
 
 def _block(block: PlainBlock) -> Block:

@@ -9,17 +9,21 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from composer_pipeline.files import mapping_at
 from composer_pipeline.traces.messages import MISSING_RESULT
-from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, encode, object_of
+from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, encode
 from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
     call_block,
+    content_blocks,
+    content_text,
     document,
     objects_of,
     result_block,
     text_block,
     text_or_none,
+    total,
 )
 
 #: The newest version whose fields are known.
@@ -38,9 +42,7 @@ _FAILED = re.compile(
     r"|\A(?:apply_patch verification|exec_command) failed: ",  # Codex CLI
     re.MULTILINE,
 )
-
-#: What one of these has, and the characters at either end of a result in which it stands.
-_MARKS = ("code", "Code", "[error]", "ERROR:", "rejected", "Cancelled", "failed: ")
+#: The characters at either end of a result in which it stands.
 _END = 500
 Json = dict[str, Any]
 
@@ -62,14 +64,15 @@ class _Trajectory:
 
     def take(self, value: Json) -> Iterator[Record]:
         """Yield the records of a document."""
-        agent, extra = object_of(value.get("agent")), object_of(value.get("extra"))
+        agent, extra = mapping_at(value, "agent"), mapping_at(value, "extra")
         steps = objects_of(value.get("steps"))
         conv = self.conv
         self._own = "parser_version" in extra
         self._digest = blake(conv.session, str(value.get("trajectory_id")))
         self._model = text_or_none(agent.get("model_name")) or ""
-        conv.version, conv.cwd = _version(agent), _folder(agent, extra)
-        self._folder = conv.cwd
+        version = text_or_none(agent.get("version"))
+        conv.version = None if version == "unknown" else version
+        conv.cwd = self._folder = _folder(agent, extra)
         conv.time = next((t for step in steps if (t := text_or_none(step.get("timestamp")))), None)
         conv.last = self._active = None
         if self._own and extra.get("kind") == "continuation":
@@ -88,16 +91,16 @@ class _Trajectory:
     def _given(self, agent: Json, steps: list[Json]) -> Iterator[Record]:
         """Yield the system prompt and the tools, if they are recorded ones."""
         told = [step for step in steps if self._is_recorded(step) and not _boundary(step)]
-        system = "\n\n".join(filter(None, (_text(step.get("message")) for step in told)))
-        tools = None
-        if not self._own or object_of(agent.get("extra")).get("tools_source") == "recorded":
-            tools = [_tool(tool) for tool in objects_of(agent.get("tool_definitions"))]
+        system = "\n\n".join(filter(None, (content_text(step.get("message")) for step in told)))
+        tools: list[Json] = []
+        if not self._own or mapping_at(agent, "extra").get("tools_source") == "recorded":
+            tools = objects_of(agent.get("tool_definitions"))
         if system or tools:
             yield self.conv.snapshot(system or None, tools)
 
     def _is_recorded(self, step: Json) -> bool:
         """Return False for the prompt that the export puts where none was recorded."""
-        return not self._own or object_of(step.get("extra")).get("source") == "recorded"
+        return not self._own or mapping_at(step, "extra").get("source") == "recorded"
 
     def _step(self, step: Json) -> Iterator[Record]:
         source = step.get("source")
@@ -105,7 +108,7 @@ class _Trajectory:
             yield from self._agent(step)
         elif source == "user":
             summary, self._summary = self._summary, False
-            if blocks := _blocks(step.get("message")):
+            if blocks := content_blocks(step.get("message")):
                 yield self.conv.user(blocks, is_compact_summary=summary or None)
         elif source == "system":
             yield from self._system(step)
@@ -116,7 +119,7 @@ class _Trajectory:
 
     def _system(self, step: Json) -> Iterator[Record]:
         """Yield a compaction, another system prompt, or a notice."""
-        text = _text(step.get("message"))
+        text = content_text(step.get("message"))
         if _boundary(step):
             self._summary = True
             yield self.conv.compaction()
@@ -127,9 +130,9 @@ class _Trajectory:
 
     def _agent(self, step: Json) -> Iterator[Record]:
         conv = self.conv
-        extra = object_of(step.get("extra")) if self._own else {}
+        extra = mapping_at(step, "extra") if self._own else {}
         conv.cwd = text_or_none(extra.get("cwd")) or self._folder
-        blocks, ids = _blocks(step.get("message")), dict[str, str]()
+        blocks, ids = content_blocks(step.get("message")), dict[str, str]()
         for call in objects_of(step.get("tool_calls")):
             given = str(call.get("tool_call_id"))
             self._uses[given] = uses = self._uses.get(given, 0) + 1
@@ -142,12 +145,12 @@ class _Trajectory:
             conv.unknown("llm_call_count")
             fidelity = "repaired"
         if blocks:
-            metrics = object_of(step.get("metrics"))
+            metrics = mapping_at(step, "metrics")
             yield conv.assistant(
                 text_or_none(extra.get("message_id")) or f"atif:{self._digest}",
                 blocks,
                 model=text_or_none(step.get("model_name")) or self._model,
-                tokens=(_count(metrics, "prompt_tokens"), _count(metrics, "completion_tokens")),
+                tokens=(total(metrics, "prompt_tokens"), total(metrics, "completion_tokens")),
                 copied=step.get("is_copied_context") is True or asked == 0,
                 fidelity=fidelity,
             )
@@ -157,12 +160,12 @@ class _Trajectory:
 
     def _results(self, step: Json, ids: dict[str, str]) -> Iterator[Record]:
         """Yield the results of a step's calls, and what it shows without a call."""
-        results = objects_of(object_of(step.get("observation")).get("results"))
+        results = objects_of(mapping_at(step, "observation").get("results"))
         named = {str(result.get("source_call_id")) for result in results}
         unnamed = (call for name, call in ids.items() if name not in named)
         blocks: list[PlainBlock] = []
         for result in results:
-            name, text = result.get("source_call_id"), _text(result.get("content"))
+            name, text = result.get("source_call_id"), content_text(result.get("content"))
             call = ids.get(str(name)) or (next(unnamed, None) if name is None else str(name))
             for ref in objects_of(result.get("subagent_trajectory_ref")):
                 self.started.setdefault(str(ref.get("trajectory_id")), call or "")
@@ -175,16 +178,16 @@ class _Trajectory:
             yield self.conv.user(blocks, is_meta=meta)
 
     def _failed(self, result: Json, text: str) -> bool:
-        extra = object_of(result.get("extra"))
+        extra = mapping_at(result, "extra")
         flags = [extra.get("is_error"), extra.get("tool_result_is_error")]
-        codes = [extra.get("exit_code"), object_of(extra.get("shellExecution")).get("exitCode")]
+        codes = [extra.get("exit_code"), mapping_at(extra, "shellExecution").get("exitCode")]
         told = [bool(value) for value in (*flags, *codes) if isinstance(value, int)]
         if isinstance(extra.get("success"), bool):
             told.append(not extra["success"])
         if told or self._own:
             return any(told)
         ends = text if len(text) < 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
-        return any(mark in ends for mark in _MARKS) and _FAILED.search(ends) is not None
+        return _FAILED.search(ends) is not None
 
 
 class Atif(TraceSource):
@@ -210,14 +213,14 @@ class Atif(TraceSource):
         main = _Trajectory(stats, session, agent_id)
         yield from main.take(value)
         yield from _subagents(value, main, {})
-        stats.agent = text_or_none(object_of(value.get("agent")).get("name")) or stats.agent
+        stats.agent = text_or_none(mapping_at(value, "agent").get("name")) or stats.agent
 
 
 def _subagents(value: Json, above: _Trajectory, known: dict[str, _Trajectory]) -> Iterator[Record]:
     """Yield the subagents in a document; the parts of one are one trajectory."""
     for inner in objects_of(value.get("subagent_trajectories")):
         trajectory = str(inner.get("trajectory_id"))
-        name = text_or_none(object_of(inner.get("extra")).get("agent_id")) or trajectory
+        name = text_or_none(mapping_at(inner, "extra").get("agent_id")) or trajectory
         if name not in known:
             known[name] = _Trajectory(above.conv.stats, above.conv.session, name)
         call = above.started.get(trajectory)
@@ -231,57 +234,20 @@ def _session_of(value: Json) -> tuple[str, str | None]:
     """Return the session of a document, and the subagent that it is of."""
     own = text_or_none(value.get("session_id")) or text_or_none(value.get("trajectory_id"))
     own = own or f"atif:{blake(encode(value).decode())}"
-    about = object_of(object_of(value.get("agent")).get("extra"))
+    about = mapping_at(mapping_at(value, "agent"), "extra")
     parent = text_or_none(about.get("parent_session_id"))
     if parent:  # of Terminus
         return parent, own
-    return own, text_or_none(object_of(value.get("extra")).get("agent_id"))
-
-
-def _count(metrics: Json, name: str) -> int | None:
-    count = metrics.get(name)
-    return count if isinstance(count, int) else None
-
-
-def _version(agent: Json) -> str | None:
-    version = text_or_none(agent.get("version"))
-    return None if version == "unknown" else version
+    return own, text_or_none(mapping_at(value, "extra").get("agent_id"))
 
 
 def _folder(agent: Json, extra: Json) -> str | None:
-    folders = object_of(agent.get("extra")).get("cwds")
+    folders = mapping_at(agent, "extra").get("cwds")
     first = folders[0] if isinstance(folders, list) and folders else None
     return text_or_none(extra.get("project")) or text_or_none(first)
 
 
 def _boundary(step: Json) -> bool:
     """Return True if the context begins anew here."""
-    change = object_of(object_of(step.get("extra")).get("context_management"))
+    change = mapping_at(mapping_at(step, "extra"), "context_management")
     return change.get("type") == "compaction"
-
-
-def _blocks(content: Any) -> list[PlainBlock]:
-    """Return a message's texts and pictures as blocks."""
-    if isinstance(content, str):
-        return [text_block(content)] if content else []
-    blocks: list[PlainBlock] = []
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, dict) and part.get("type") == "image":
-            blocks.append({"type": "image"})
-        elif isinstance(part, dict):
-            blocks.append(text_block(text_or_none(part.get("text")) or f"[{part.get('type')}]"))
-    return blocks
-
-
-def _text(content: Any) -> str:
-    return "\n".join(str(block.get("text") or "[image]") for block in _blocks(content))
-
-
-def _tool(tool: Json) -> Json:
-    """Return a tool in Anthropic's schema."""
-    function = object_of(tool.get("function")) or tool
-    return {
-        "name": function.get("name"),
-        "description": function.get("description"),
-        "input_schema": function.get("parameters") or function.get("input_schema"),
-    }

@@ -10,18 +10,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.traces.records import LineStats, Record, decode_any, object_of
+from composer_pipeline.files import mapping, mapping_at
+from composer_pipeline.traces.records import LineStats, Record
 from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
     call_block,
+    first_object,
     home,
-    object_of_line,
     objects,
     objects_of,
     result_block,
     text_block,
     text_or_none,
+    total,
 )
 
 Item = dict[str, Any]
@@ -123,7 +125,7 @@ class _Agent:
         below = self.conv.agent_id is not None
         human = event["type"] == "user.message" and not content.startswith("<system_notification>")
         human = human and (source == "user" or (below and source.startswith("agent-")))
-        if object_of(data.get("kind")).get("type") == "instruction_discovered":
+        if mapping_at(data, "kind").get("type") == "instruction_discovered":
             return
         self.context.append(event)
         before, text, after = _prompt(data, content)
@@ -145,21 +147,21 @@ class _Agent:
             blocks.append(text_block(text))
         for call in objects_of(data.get("toolRequests")):
             if name := text_or_none(call.get("toolCallId")):
-                given = _arguments(call)
-                blocks.append(call_block(name, text_or_none(call.get("name")) or "", given))
-                self._open[name] = given
+                tool, given = text_or_none(call.get("name")) or "", call.get("arguments")
+                encoded = call.get("type") != "custom"
+                blocks.append(call_block(name, tool, given, encoded=encoded))
+                self._open[name] = blocks[-1]["input"]
         key = text_or_none(data.get("messageId")) or text_or_none(event.get("id")) or ""
         if data.get("chunkCount") is not None:  # one response in several messages
             if data.get("apiCallId") != self._chunk[0]:
                 self._chunk = data.get("apiCallId"), key
             key = self._chunk[1]
-        written = data.get("outputTokens", usage.get("outputTokens"))
         self.context.append(event)
         yield self.conv.assistant(
             f"copilot:{key}{copy}",
             blocks,
             model=text_or_none(data.get("model")) or model,
-            tokens=(_number(usage.get("inputTokens")), _number(written)),
+            tokens=(total(usage, "inputTokens"), total({**usage, **data}, "outputTokens")),
             copied=bool(copy),
             fidelity=self.fidelity,
         )
@@ -171,14 +173,14 @@ class _Agent:
         if call is None or call not in self._open:
             self.conv.unknown("result without a call")
             return
-        shown = text_or_none(object_of(data.get("result")).get("content")) or ""
+        shown = text_or_none(mapping_at(data, "result").get("content")) or ""
         success = data.get("success") is True
         given = self._open.pop(call)
-        error = object_of(data.get("error"))
+        error = mapping_at(data, "error")
         if not success:
             said = text_or_none(error.get("message")) or shown or "Tool execution failed"
             shown = _whole_error(said, data, given)
-        code = object_of(data.get("shellExecution")).get("exitCode")
+        code = mapping_at(data, "shellExecution").get("exitCode")
         if code is None and (exited := _EXITED.search(shown)):
             code = int(exited[1])
         self.context.append(event)
@@ -202,7 +204,7 @@ class _Agent:
         """Yield what waited for results."""
         waiting, self._waiting = self._waiting, []
         for event in waiting:
-            yield from self._other(event, object_of(event.get("data")))
+            yield from self._other(event, mapping_at(event, "data"))
 
     def _compaction(
         self, event: Item, data: Item, summary: str, begun: int | None
@@ -218,7 +220,7 @@ class _Agent:
         text = _summary(whole, self._prompts, summary, self.skills)
         yield conv.user(text, is_compact_summary=True)
         for kept in context[at:]:
-            given = object_of(kept.get("data"))
+            given = mapping_at(kept, "data")
             if kept["type"] == "assistant.message":
                 yield from self._response(kept, given, "", {}, f":{event.get('id')}")
             elif kept["type"] == "tool.execution_complete":
@@ -239,7 +241,7 @@ class _Log:
 
     def take(self, event: Item) -> Iterator[Record]:
         """Take one event; yield its records."""
-        kind, data = text_or_none(event.get("type")), object_of(event.get("data"))
+        kind, data = text_or_none(event.get("type")), mapping_at(event, "data")
         conv = self.main.conv
         conv.time = text_or_none(event.get("timestamp")) or conv.time
         agent = self._agent(event, data)
@@ -249,7 +251,7 @@ class _Log:
             if isinstance(version := data.get("version"), int) and version > VERSION:
                 conv.unknown(f"version {version}")
         if context := data.get("context") if kind != "session.context_changed" else data:
-            conv.cwd = text_or_none(object_of(context).get("cwd")) or conv.cwd
+            conv.cwd = text_or_none(mapping(context).get("cwd")) or conv.cwd
         if agent is self.main:
             model = text_or_none(data.get("selectedModel")) or text_or_none(data.get("newModel"))
             self.model = model or self.model
@@ -278,7 +280,7 @@ class _Log:
     def _records(
         self, agent: _Agent, kind: str | None, event: Item, data: Item
     ) -> Iterator[Record]:
-        usage = object_of(data.get("usage")) or data
+        usage = mapping_at(data, "usage") or data
         if kind == "system.message" and data.get("role") in (None, "system"):
             if system := text_or_none(data.get("content")):
                 yield agent.conv.snapshot(system)
@@ -303,22 +305,10 @@ _TAKEN = _SEEN | {
 }  # fmt: skip
 
 
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _arguments(call: Item) -> Any:
-    given = call.get("arguments")
-    if isinstance(given, str) and call.get("type") != "custom":
-        decoded = decode_any(given.encode("utf-8", "surrogatepass"))
-        return decoded if isinstance(decoded, dict) else given
-    return {} if given is None else given
-
-
-def _whole_error(error: str, data: Item, given: Any) -> str:
+def _whole_error(error: str, data: Item, given: Item) -> str:
     """Return an error as the model saw it; the log shortens those of edits."""
-    metrics = object_of(object_of(data.get("toolTelemetry")).get("metrics"))
-    whole = _EDIT_ERRORS.get(error, "").format(object_of(given).get("path"))
+    metrics = mapping_at(mapping_at(data, "toolTelemetry"), "metrics")
+    whole = _EDIT_ERRORS.get(error, "").format(given.get("path"))
     return whole if len(whole) == metrics.get("resultForLlmLength") else error
 
 
@@ -405,8 +395,7 @@ class Copilot(TraceSource):
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Return True if the first line that is an object is an event."""
-        found = (object_of_line(line) for line in head)
-        first = next((value for value in found if value is not None), {})
+        first = first_object(head)
         kind = text_or_none(first.get("type")) or ""
         return kind.startswith(("session.", "user.")) and isinstance(first.get("data"), dict)
 

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from composer_pipeline.files import mapping_at
 from composer_pipeline.traces.records import LineStats, PlainBlock, Record, encode
 from composer_pipeline.traces.source import (
     LINES,
@@ -27,6 +28,7 @@ from composer_pipeline.traces.source import (
     result_block,
     text_block,
     text_or_none,
+    total,
 )
 
 _START = re.compile(rb'\s*\{\s*"sessionId"\s*:\s*"[^"]*"\s*,\s*"projectHash"\s*:')
@@ -248,7 +250,7 @@ class _Session:
         results: dict[str, PlainBlock] = {}
         for call in objects_of(calls):
             name = str(call.get("id"))
-            made.append(call_block(name, str(call.get("name") or ""), call.get("args", {})))
+            made.append(call_block(name, str(call.get("name") or ""), call.get("args")))
             self._failed[name] = call.get("status") in ("error", "cancelled")
             result = call.get("result")
             if isinstance(result, str):
@@ -277,12 +279,13 @@ class _Session:
             conv.time = text_or_none(message.get("timestamp")) or conv.time
         if turn.role == "assistant" and turn.blocks:
             self._repaired |= message["id"] in self._lost
+            counts = mapping_at(message, "tokens")
             key = f"gemini:{message['id']}" + (f":{self._contexts}" if copied else "")
             yield conv.assistant(
                 key,
                 turn.blocks,
                 model=text_or_none(message.get("model")) or "",
-                tokens=_tokens(message.get("tokens")),
+                tokens=(total(counts, "input"), total(counts, "output", "thoughts")),
                 copied=copied or not _is_response(message),
                 fidelity="repaired" if self._repaired else None,
             )
@@ -307,16 +310,6 @@ def _is_response(message: dict[str, Any]) -> bool:
     """Return False for what the agent itself says in the model's role: it names no model."""
     named = message.get("model") or message.get("tokens") or message.get("toolCalls")
     return message.get("type") == "gemini" and bool(named)
-
-
-def _tokens(counts: Any) -> tuple[int | None, int | None]:
-    given = counts if isinstance(counts, dict) else {}
-    read, *written = (
-        count if isinstance(count := given.get(name), int) else None
-        for name in ("input", "output", "thoughts")
-    )
-    known = [count for count in written if count is not None]
-    return read, sum(known) if known else None
 
 
 class Gemini(TraceSource):

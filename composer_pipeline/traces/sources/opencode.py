@@ -17,14 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from composer_pipeline.traces.records import (
-    LineStats,
-    PlainBlock,
-    Record,
-    blake,
-    encode,
-    object_of,
-)
+from composer_pipeline.files import mapping, mapping_at
+from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, encode
 from composer_pipeline.traces.source import (
     Conversation,
     Member,
@@ -38,12 +32,7 @@ from composer_pipeline.traces.source import (
     text_block,
     text_or_none,
 )
-from composer_pipeline.traces.sources.opencode_database import (
-    HEAD,
-    SQLITE,
-    number_of,
-    sessions_of,
-)
+from composer_pipeline.traces.sources.opencode_database import HEAD, SQLITE, number_of, sessions_of
 
 Item = dict[str, Any]
 
@@ -89,14 +78,14 @@ def _time(milliseconds: Any) -> str | None:
 
 
 def _created(info: Item) -> int:
-    return number_of(object_of(info.get("time")).get("created"))
+    return number_of(mapping_at(info, "time").get("created"))
 
 
 def _tokens(value: Any) -> tuple[int | None, int | None]:
     """Return the tokens of the whole prompt and of the answer."""
-    if not (tokens := object_of(value)):
+    if not (tokens := mapping(value)):
         return None, None
-    cache = object_of(tokens.get("cache"))
+    cache = mapping_at(tokens, "cache")
     read = (tokens.get("input"), cache.get("read"), cache.get("write"))
     written = (tokens.get("output"), tokens.get("reasoning"))
     return sum(map(number_of, read)), sum(map(number_of, written))
@@ -116,7 +105,7 @@ def _attached(files: Any) -> list[PlainBlock]:
     """Return the files of a message of the newer generation, texts as their texts."""
     blocks: list[PlainBlock] = []
     for file in objects_of(files):
-        uri = text_or_none(object_of(file.get("source")).get("uri")) or ""
+        uri = text_or_none(mapping_at(file, "source").get("uri")) or ""
         path = unquote(urlsplit(uri).path) if uri.startswith("file:") else ""
         name, kind = text_or_none(file.get("name")), file.get("mime")
         if kind in _READ:
@@ -138,10 +127,7 @@ def _decoded(data: Any) -> str:
 
 
 def _result(call_id: str, text: str, failed: bool, files: Any = None) -> PlainBlock:
-    block = result_block(call_id, text, failed=failed)
-    if media := _media(files):
-        block["content"] = [text_block(text), *media]
-    return block
+    return result_block(call_id, [text_block(text), *_media(files)], failed=failed)
 
 
 def _failed(text: str, metadata: Item) -> bool:
@@ -231,7 +217,7 @@ class _Session:
         return self.conv.user(blocks, parent_tool_use_id=call, **fields)
 
     def _assistant(self, name: str, info: Item, parts: list[Item]) -> Iterator[Record]:
-        error = object_of(info.get("error")).get("name")
+        error = mapping_at(info, "error").get("name")
         stopped = error == "MessageAbortedError"
         said = any(part.get("type") not in ("step-start", "reasoning") for part in parts)
         asked = text_or_none(info.get("parentID"))
@@ -282,7 +268,7 @@ class _Session:
                 blocks += [text_block(text)] if text else []
             elif kind == "tool":
                 call_id = self._call_id(part.get("callID"), name)
-                state = object_of(part.get("state"))
+                state = mapping_at(part, "state")
                 blocks.append(call_block(call_id, str(part.get("tool")), state.get("input")))
                 results.append(self._ran(call_id, part.get("tool"), state))
             else:
@@ -302,9 +288,9 @@ class _Session:
         return call_id if owner == name else f"{call_id}:{name}"
 
     def _ran(self, call_id: str, tool: Any, state: Item) -> PlainBlock:
-        status, metadata = state.get("status"), object_of(state.get("metadata"))
+        status, metadata = state.get("status"), mapping_at(state, "metadata")
         if status == "completed":
-            if removed := number_of(object_of(state.get("time")).get("compacted")):
+            if removed := number_of(mapping_at(state, "time").get("compacted")):
                 self._pruned.append((removed, call_id))
             text = text_or_none(state.get("output")) or ""
             failed = tool == "invalid" or _failed(text, metadata)
@@ -378,31 +364,31 @@ class _Session:
             if kind == "text":
                 blocks += [text_block(text)] if text else []
             elif kind == "tool":
-                call_id, state = str(part.get("id")), object_of(part.get("state"))
+                call_id, state = str(part.get("id")), mapping_at(part, "state")
                 blocks.append(call_block(call_id, str(part.get("name")), state.get("input")))
                 results += _settled(call_id, state)
             else:
                 self._other(kind)
-        model, fidelity = text_or_none(object_of(data.get("model")).get("id")), self._fidelity
+        model, fidelity = text_or_none(mapping_at(data, "model").get("id")), self._fidelity
         tokens = data.get("tokens")
         yield from self._response(data, 0, blocks, results, tokens, model, fidelity=fidelity)
-        if "interrupted" in str(object_of(data.get("error")).get("message")):
+        if "interrupted" in str(mapping_at(data, "error").get("message")):
             yield self.conv.interrupt("")
 
 
 def _shell(data: Item) -> str | None:
     """Return what the model sees of a command of the user; a later message may say it."""
     output = data.get("output")
-    if object_of(data.get("metadata")).get("background") is True:
+    if mapping_at(data, "metadata").get("background") is True:
         return None
     if isinstance(output, str):
         return f"Shell command: {data.get('command')}\n\n{output}"
-    shown = text_or_none(object_of(output).get("output")) or ""
+    shown = text_or_none(mapping(output).get("output")) or ""
     return f"{_RAN}:\n\nCommand:\n{data.get('command')}\n\nOutput:\n{shown}"
 
 
 def _moved(data: Item) -> str:
-    folder = object_of(data.get("location")).get("directory")
+    folder = mapping_at(data, "location").get("directory")
     return f"The working directory has been changed to {folder}."
 
 
@@ -417,7 +403,7 @@ _NOTES: dict[str, Callable[[Item], str | None]] = {
 def _settled(call_id: str, state: Item) -> list[PlainBlock]:
     """Return the result of a call of the newer generation, if it has one."""
     content = objects_of(state.get("content"))
-    facts = object_of(state.get("structured")) or object_of(state.get("metadata"))
+    facts = mapping_at(state, "structured") or mapping_at(state, "metadata")
     if state.get("status") == "error":
         error = {"error": state.get("error"), "content": content}
         if "structured" in state:
@@ -470,12 +456,10 @@ class OpenCode(TraceSource):
         session = _Session(stats)
         for value in found:
             if "opencode" in value:
-                yield session.begin(object_of(value["opencode"]))
+                yield session.begin(mapping(value["opencode"]))
             elif "info" in value:
-                yield from session.message(object_of(value["info"]), objects_of(value.get("parts")))
+                yield from session.message(mapping(value["info"]), objects_of(value.get("parts")))
             elif "removed" in value:
                 session.removed(value["removed"])
             else:
-                yield from session.entry(
-                    text_or_none(value.get("type")), object_of(value.get("data"))
-                )
+                yield from session.entry(text_or_none(value.get("type")), mapping_at(value, "data"))

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.traces.records import decode_any, encode, object_of
+from composer_pipeline.files import mapping, mapping_at
+from composer_pipeline.traces.records import decode_any, encode
 from composer_pipeline.traces.source import Member, text_or_none
 
 Item = dict[str, Any]
@@ -29,7 +30,7 @@ def number_of(value: Any) -> int:
 
 
 def _object(text: Any) -> Item:
-    return object_of(decode_any(str(text).encode()))
+    return mapping(decode_any(str(text).encode()))
 
 
 #: Seconds that a locked database is waited for.
@@ -151,8 +152,8 @@ def _call_of(db: sqlite3.Connection, parent: str, child: str) -> str | None:
             data = _object(text)
             content = data.get("content")
             for part in content if isinstance(content, list) else [data]:
-                state = object_of(object_of(part).get("state"))
-                facts = object_of(state.get("metadata") or state.get("structured"))
+                state = mapping_at(part, "state")
+                facts = mapping(state.get("metadata") or state.get("structured"))
                 if child in (facts.get("sessionId"), facts.get("sessionID")):
                     return text_or_none(part.get("callID")) or text_or_none(part.get("id"))
     return None
@@ -173,7 +174,7 @@ def _newer(db: sqlite3.Connection, name: str) -> Iterator[_Line]:
     query = "SELECT type, data FROM session_message WHERE session_id = ? ORDER BY seq"
     for kind, text in db.execute(query, [name]):
         data = _object(text)
-        done = bool(object_of(data.get("time")).get("completed"))
+        done = bool(mapping_at(data, "time").get("completed"))
         yield kind, done, {"type": kind, "data": data}
 
 
@@ -186,13 +187,13 @@ def _older(db: sqlite3.Connection, name: str) -> Iterator[_Line]:
         info = {"id": message, **_object(text)}
         if isinstance(info.get("summary"), dict):
             del info["summary"]  # of the changed files
-        time = object_of(info.get("time"))
+        time = mapping_at(info, "time")
         removed.sort()
         while removed and removed[0][0] <= number_of(time.get("created")):
             yield None, True, {"removed": removed.pop(0)}
         parts = [{"id": part, **_object(data)} for part, data in db.execute(parts_of, [message])]
         for part in parts:
-            ran = object_of(object_of(part.get("state")).get("time"))
+            ran = mapping_at(mapping_at(part, "state"), "time")
             if when := number_of(ran.pop("compacted", 0)):
                 removed.append((when, str(part.get("callID")), message))
         yield info.get("role"), bool(time.get("completed")), {"info": info, "parts": parts}

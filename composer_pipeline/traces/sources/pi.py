@@ -10,18 +10,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from composer_pipeline.traces.records import LineStats, Record, object_of
+from composer_pipeline.files import mapping_at
+from composer_pipeline.traces.records import LineStats, Record
 from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
     call_block,
+    content_blocks,
+    first_object,
     home,
-    object_of_line,
     objects,
     objects_of,
     result_block,
     text_block,
     text_or_none,
+    total,
 )
 
 Item = dict[str, Any]
@@ -94,7 +97,7 @@ class _Session:
         self.places[name] = self.at._replace(last=self.conv.last)
 
     def _header(self, header: Item) -> None:
-        conv, source = self.conv, object_of(header.get("source"))
+        conv, source = self.conv, mapping_at(header, "source")
         conv.session = (
             text_or_none(source.get("session_id")) or text_or_none(header.get("id")) or ""
         )
@@ -108,24 +111,24 @@ class _Session:
 
     def _entry(self, entry: Item, copy: str = "") -> Iterator[Record]:
         """Yield the records of what an entry adds to a path; ``copy`` marks those of another."""
-        kind, message = text_or_none(entry.get("type")), object_of(entry.get("message"))
+        kind, message = text_or_none(entry.get("type")), mapping_at(entry, "message")
         if kind == "message":
             yield from self._message(entry, message, copy)
         elif kind == "custom_message":
-            yield from self._context(_blocks(entry.get("content")))
+            yield from self._context(content_blocks(entry.get("content")))
         elif kind == "branch_summary":
             if summary := text_or_none(entry.get("summary")):
                 yield from self._context([text_block(BRANCH_SUMMARY.format(summary))])
         elif kind == "custom":
             if not copy:
-                yield from self._recorded(entry.get("customType"), object_of(entry.get("data")))
+                yield from self._recorded(entry.get("customType"), mapping_at(entry, "data"))
         elif kind not in _SILENT and kind != "compaction" and not copy:
             self.conv.unknown(kind)
 
     def _message(self, entry: Item, message: Item, copy: str) -> Iterator[Record]:
         role = text_or_none(message.get("role"))
         if role == "user":
-            yield from self._prompt(_blocks(message.get("content")))
+            yield from self._prompt(content_blocks(message.get("content")))
         elif role == "assistant":
             yield from self._response(entry, message, copy)
         elif role == "toolResult":
@@ -134,7 +137,7 @@ class _Session:
             if message.get("excludeFromContext") is not True:
                 yield from self._context([text_block(_bash_text(message))])
         elif role in ("custom", "hookMessage"):
-            yield from self._context(_blocks(message.get("content")))
+            yield from self._context(content_blocks(message.get("content")))
         elif not copy:
             self.conv.unknown(f"message/{role}")
 
@@ -158,7 +161,7 @@ class _Session:
         yield from self._settled()
         before = conv.last
         time = message.get("timestamp") or entry.get("timestamp")
-        source = object_of(entry.get("source"))
+        source = mapping_at(entry, "source")
         key = text_or_none(source.get("message_id")) or f"pi:{entry['id']}:{time}"
         fields: Item = {"copied": True} if copy or source.get("copied") is True else {}
         if self.forked and (conv.time or "") < self.forked:
@@ -167,7 +170,9 @@ class _Session:
             fields["is_api_error_message"] = True
         if blocks or not lost:
             model = text_or_none(message.get("responseModel")) or text_or_none(message.get("model"))
-            tokens = _tokens(object_of(message.get("usage")))
+            usage = mapping_at(message, "usage")
+            read = total(usage, "input", "cacheRead", "cacheWrite")
+            tokens = read, total(usage, "output")
             yield conv.assistant(key + copy, blocks, model=model or "", tokens=tokens, **fields)
         if lost:
             stopped = conv.last if stop == "aborted" else None
@@ -179,11 +184,11 @@ class _Session:
         blocks: list[Item] = []
         for block in objects_of(message.get("content")):
             if block.get("type") == "text":
-                blocks += _blocks([block])
+                blocks += content_blocks([block])
             elif block.get("type") == "toolCall" and (call := text_or_none(block.get("id"))):
                 name = text_or_none(block.get("name")) or ""
-                given = block.get("arguments")
-                blocks.append(call_block(self._call_id(entry, call), name, given or {}))
+                call = self._call_id(entry, call)
+                blocks.append(call_block(call, name, block.get("arguments")))
         return blocks
 
     def _call_id(self, entry: Item, call: str) -> str:
@@ -200,17 +205,16 @@ class _Session:
         self.at = self.at._replace(turn=(*self.at.turn, entry))
         if not copy:
             self._answered.add(call)
-        blocks = _blocks(message.get("content"))
-        text = "\n".join(block.get("text", "[image]") for block in blocks)
-        yield self.conv.user([result_block(call, text, failed=message.get("isError") is True)])
+        shown, failed = content_blocks(message.get("content")), message.get("isError") is True
+        yield self.conv.user([result_block(call, shown, failed=failed)])
 
     def _settled(self) -> Iterator[Record]:
         """Answer the calls of the last response that have no result on this path, as Pi does."""
         if not self.at.turn:
             return
         first, *results = self.at.turn
-        blocks = self._said(first, object_of(first.get("message")))
-        given = [object_of(result.get("message")).get("toolCallId") for result in results]
+        blocks = self._said(first, mapping_at(first, "message"))
+        given = [mapping_at(result, "message").get("toolCallId") for result in results]
         shown = {self._call_id(first, call) for call in given if isinstance(call, str)}
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         missing = [call for call in calls if call not in shown]
@@ -235,7 +239,7 @@ class _Session:
                 break
             at = parent
         summary = text_or_none(entry.get("summary")) or ""
-        if object_of(entry.get("source")).get("verbatim") is not True:
+        if mapping_at(entry, "source").get("verbatim") is not True:
             summary = SUMMARY.format(summary)
         self.at = _Place()
         yield self.conv.compaction()
@@ -246,18 +250,8 @@ class _Session:
     def _recorded(self, kind: Any, data: Item) -> Iterator[Record]:
         if kind == SYSTEM_PROMPT and (system := text_or_none(data.get("systemPrompt"))):
             yield self.conv.snapshot(system)
-        elif kind == TOOLS and (tools := [_tool(tool) for tool in objects_of(data.get("tools"))]):
+        elif kind == TOOLS and (tools := objects_of(data.get("tools"))):
             yield self.conv.snapshot(None, tools)
-
-
-def _blocks(content: Any) -> list[Item]:
-    if isinstance(content, str):
-        return [text_block(content)]
-    return [
-        {"type": "image"} if block.get("type") == "image" else text_block(block["text"])
-        for block in objects_of(content)
-        if block.get("type") == "image" or isinstance(block.get("text"), str)
-    ]
 
 
 def _bash_text(message: Item) -> str:
@@ -274,20 +268,6 @@ def _bash_text(message: Item) -> str:
     return text
 
 
-def _tokens(usage: Item) -> tuple[int | None, int | None]:
-    read = [usage.get(name) for name in ("input", "cacheRead", "cacheWrite")]
-    written = usage.get("output")
-    counts = [number for number in read if isinstance(number, int)]
-    return sum(counts) if counts else None, written if isinstance(written, int) else None
-
-
-def _tool(tool: Item) -> Item:
-    """Return a tool of the chat format in Anthropic's."""
-    function = object_of(tool.get("function"))
-    names = {"name": "name", "description": "description", "parameters": "input_schema"}
-    return {ours: function[name] for name, ours in names.items() if name in function}
-
-
 class Pi(TraceSource):
     """The sessions of Pi, and what :mod:`composer_pipeline.exporting.pi` wrote."""
 
@@ -300,8 +280,7 @@ class Pi(TraceSource):
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Return True if the first line that is an object is the header of a session."""
-        found = (object_of_line(line) for line in head)
-        first = next((value for value in found if value is not None), {})
+        first = first_object(head)
         named = all(text_or_none(first.get(name)) for name in ("id", "timestamp", "cwd"))
         return first.get("type") == "session" and named
 

@@ -6,13 +6,13 @@ is read as the same call of those, and its result as Claude Code would show it.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
 import msgspec
 
-from composer_pipeline.actions import ToolCall
+from composer_pipeline.actions import ToolCall, apply_edits
 
 Arguments = dict[str, Any]
 
@@ -86,6 +86,11 @@ def translate(call: ToolCall) -> tuple[ToolCall, ...]:
             tool = _COMMANDS.get(str(given.get("command")), tool)
         steps = (_of_file_tool(tool, _renamed(tool, given), given),)
     return tuple(ToolCall(step.name, step.arguments, call.id) for step in steps) or (call,)
+
+
+def steps_of(calls: Iterable[ToolCall]) -> Iterator[ToolCall]:
+    """Yield what calls do, as :func:`translate`."""
+    return (step for call in calls for step in translate(call))
 
 
 def _renamed(tool: str, given: Mapping[str, Any]) -> Arguments:
@@ -367,3 +372,17 @@ def read_text(call: ToolCall, result: Any) -> str | None:
             return None
         lines.append(match[2])
     return "\n".join(lines) + "\n" if lines and len(lines) < 2000 else None
+
+
+def learn(known: dict[str, str], call: ToolCall, result: Any) -> None:
+    """Keep in ``known``, by path, the texts of the whole files that a call read or wrote."""
+    for step in translate(call):
+        path, text = step.arguments.get("file_path"), None
+        if not isinstance(path, str):
+            continue
+        if step.name == "Read":
+            text = read_text(call, result)
+        elif step.name == "Write" or (step.name in EDITS and path in known):
+            text = apply_edits(known.pop(path, ""), step.name, step.arguments)
+        if text is not None:
+            known[path] = text

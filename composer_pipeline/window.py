@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from composer_pipeline.actions import PATH_ARGUMENTS, ToolCall
-from composer_pipeline.tool_names import translate
+from composer_pipeline.tool_names import steps_of
 
 Message = dict[str, Any]
 #: Replaces the middle of a shortened text.
@@ -34,8 +34,7 @@ def paths_of(message: Message) -> Iterator[str]:
 
 
 def _steps(message: Message) -> Iterator[ToolCall]:
-    for name, arguments in calls_of(message):
-        yield from translate(ToolCall(name, arguments))
+    return steps_of(ToolCall(*call) for call in calls_of(message))
 
 
 def without_middle(text: str, stop: int, start: int) -> str:

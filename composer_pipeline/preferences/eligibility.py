@@ -12,7 +12,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.tool_names import translate
+from composer_pipeline.tool_names import steps_of
 
 _CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]*`|https?://\S+", re.DOTALL)
 _SCRIPTS = {
@@ -253,7 +253,7 @@ def prose_of(action: Action) -> str:
     """Return the words of an action to the user or to another agent."""
     if not action.tool_calls:
         return action.text
-    steps = (step for call in action.tool_calls for step in translate(call))
+    steps = steps_of(action.tool_calls)
     parts = [step.arguments.get(_PROSE.get(step.name, "")) for step in steps]
     return " ".join(str(part) for part in parts if part)
 

@@ -28,7 +28,7 @@ from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.teachers.questions import BYTES_PER_TOKEN
 from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, draw, sampled
 from composer_pipeline.teachers.value import TROUBLE, PairModel, features, prompt_bytes
-from composer_pipeline.tool_names import TOOLS, translate
+from composer_pipeline.tool_names import TOOLS, steps_of, translate
 
 _TODO_TOOLS = frozenset({"TodoWrite", "TaskCreate", "TaskUpdate"})
 #: A text of at most so many characters that asks nothing is a confirmation.
@@ -81,7 +81,7 @@ def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
         blocks = blocks_of(message)
         uses = (block for block in blocks if block.get("type") == "tool_use")
         before = (ToolCall(str(use.get("name")), dict(mapping_at(use, "input"))) for use in uses)
-        if any(step.arguments.get("file_path") == path for b in before for step in translate(b)):
+        if any(step.arguments.get("file_path") == path for step in steps_of(before)):
             return False
         texts = [str(b.get("text", "")) for b in blocks if b.get("type") == "text"]
         if message.get("role") == "user" and any(texts):

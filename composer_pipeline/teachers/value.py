@@ -15,7 +15,7 @@ import orjson
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.teachers.teachers import draw
-from composer_pipeline.tool_names import EDITS, translate
+from composer_pipeline.tool_names import EDITS, steps_of
 
 #: Feature -> its hand-set weight, in log odds.
 WEIGHTS: Mapping[str, float] = {
@@ -58,9 +58,7 @@ def features(state: TraceState) -> frozenset[str]:
         "tests_failed": own and (state.tests_passed is False or kind == "failing_tests"),
         "interrupted": bool(state.interrupted),
         "repeated": _repeats(state),
-        "edits": any(
-            step.name in EDITS for call in state.action.tool_calls for step in translate(call)
-        ),
+        "edits": any(step.name in EDITS for step in steps_of(state.action.tool_calls)),
         "gone": state.fate == "gone",
         "kept": state.fate == "kept",
     }

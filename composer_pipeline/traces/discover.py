@@ -360,9 +360,6 @@ class Forgotten:
 
 #: Claude Code did not exist before; a session with an earlier date has a wrong clock.
 EARLIEST = "2025-02-24"
-#: Bytes of a file that are searched for a date: its first records.
-_HEAD_BYTES = 1 << 16
-_STAMP = re.compile(rb'"timestamp"\s*:\s*"(\d{4}-\d\d-\d\d)T')
 
 
 def first_day(lake_url: str, paths: Iterable[Path]) -> str:
@@ -387,14 +384,4 @@ def _days_of(paths: Iterable[Path]) -> Iterator[str]:
             found = discover([path])
         except InputError:  # it is gone or empty
             continue
-        for source in found:
-            stamp = None if source.member else _STAMP.search(_first_bytes(source))
-            yield stamp[1].decode() if stamp else read_head(replace(source, explicit=False)).day
-
-
-def _first_bytes(source: SourceFile) -> bytes:
-    try:
-        with source.open() as stream:
-            return stream.read(_HEAD_BYTES)
-    except UnreadableFile:
-        return b""
+        yield from (read_head(replace(source, explicit=False)).day for source in found)

@@ -12,7 +12,7 @@ import msgspec
 import referencing
 
 from composer_pipeline.actions import ERROR_PREFIX, ToolCall, apply_edits, validator_of
-from composer_pipeline.tool_names import AGENTS, read_text, translate
+from composer_pipeline.tool_names import AGENTS, EDITS, learn, steps_of, translate
 
 #: Shares of a tool call's score: the tool, its argument names, its argument values.
 NAME, KEYS, VALUES = 0.2, 0.3, 0.5
@@ -113,8 +113,6 @@ def _words(text: str) -> list[str]:
 
 
 Message = dict[str, Any]
-#: Tools that change one file by its text.
-EDITS = frozenset({"Edit", "MultiEdit", "Write"})
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -213,25 +211,15 @@ def known_files(prompt: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     known: dict[str, str] = {}
     for name, arguments, text in _called(prompt):
         call = ToolCall(name, arguments)
-        for step in translate(call):
-            path = str(step.arguments.get("file_path"))
-            if step.name == "Bash" or step.name in AGENTS:
-                known.clear()
-            elif text.startswith(ERROR_PREFIX):
-                continue
-            elif step.name == "Read" and (shown := read_text(call, text)) is not None:
-                known[path] = shown
-            elif step.name == "Write" or (step.name in EDITS and path in known):
-                known[path] = apply_edits(known.get(path, ""), step.name, step.arguments) or ""
-            if not known.get(path):
-                known.pop(path, None)
+        if any(step.name == "Bash" or step.name in AGENTS for step in translate(call)):
+            known.clear()
+        if not text.startswith(ERROR_PREFIX):
+            learn(known, call, text)
     return known
 
 
 def _steps(message: Mapping[str, Any]) -> list[ToolCall]:
-    """Return what a chat message does, in Claude Code's terms."""
-    calls = (ToolCall(name, arguments) for name, arguments in calls_of(message))
-    return [step for call in calls for step in translate(call)]
+    return list(steps_of(ToolCall(*call) for call in calls_of(message)))
 
 
 def _called(prompt: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any], str]]:

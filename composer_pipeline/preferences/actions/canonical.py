@@ -18,7 +18,7 @@ from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
 from composer_pipeline.preferences.actions import shell_meaning
 from composer_pipeline.preferences.actions.shell_meaning import writes_sql
 from composer_pipeline.preferences.actions.shell_parse import Place
-from composer_pipeline.tool_names import TOOLS, translate
+from composer_pipeline.tool_names import TOOLS, steps_of, translate
 
 _QUESTION = ("?", "\uff1f", "\u061f")
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -184,8 +184,7 @@ def read_action(action: Action, place: Place) -> CanonicalAction:
     """Return the canonical action; its form holds the calls as a multiset, or the text."""
     if not action.tool_calls:
         return CanonicalAction(action, (), _dump({"text": whole_text(action.text).strip()}))
-    steps = (step for call in action.tool_calls for step in translate(call))
-    calls = tuple(_canonical_call(step, place) for step in steps)
+    calls = tuple(_canonical_call(step, place) for step in steps_of(action.tool_calls))
     return CanonicalAction(action, calls, _dump(sorted(call.form for call in calls)))
 
 
@@ -334,7 +333,7 @@ _FORBIDS_CHANGE = re.compile(
 
 def call_mutates(call: ToolCall) -> bool:
     """Return True if a call changes files, state or anything outside (tests and builds do not)."""
-    return any(_step_mutates(step) for step in translate(call))
+    return any(map(_step_mutates, translate(call)))
 
 
 def _step_mutates(call: ToolCall) -> bool:

@@ -26,7 +26,7 @@ from composer_pipeline.preferences.actions.canonical import (
 )
 from composer_pipeline.preferences.actions.shell_meaning import changes_state
 from composer_pipeline.preferences.actions.shell_parse import Place, varies
-from composer_pipeline.tool_names import AGENTS, EDITS, read_text, translate
+from composer_pipeline.tool_names import AGENTS, learn, translate
 
 
 @dataclass(frozen=True)
@@ -251,12 +251,11 @@ def known_content(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
                 call = ToolCall(str(block.get("name")), dict(block["input"]))
                 calls[str(block.get("id"))] = call
                 for step in translate(call) if known else ():
-                    if step.name in ("Bash", *AGENTS):
+                    if step.name == "Bash" or step.name in AGENTS:
                         _forget(known, step.name, step.arguments)
             elif block.get("type") == "tool_result" and block.get("is_error") is not True:
-                called = calls.get(str(block.get("tool_use_id")))
-                if called is not None:
-                    _learn(known, called, block.get("content"))
+                called = calls.get(str(block.get("tool_use_id")), ToolCall("", {}))
+                learn(known, called, block.get("content"))
     return known
 
 
@@ -283,23 +282,3 @@ def _forget(known: dict[str, str], name: str, args: Mapping[str, Any]) -> None:
         return
     for path in [path for path in known if posixpath.basename(path) in command]:
         del known[path]
-
-
-def _learn(known: dict[str, str], call: ToolCall, result: Any) -> None:
-    for step in translate(call):
-        args, path = step.arguments, step.arguments.get("file_path")
-        text: str | None = None
-        if not isinstance(path, str):
-            continue
-        if step.name == "Read":
-            text = read_text(call, result)
-            if text is None:
-                continue
-        elif step.name == "Write" or (step.name in EDITS and path in known):
-            text = apply_edits(known.get(path, ""), step.name, args)
-        else:
-            continue
-        if text is None:
-            known.pop(path, None)
-        else:
-            known[path] = text

@@ -9,17 +9,21 @@ from typing import Any
 
 import zstandard
 
-from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, decode_any
+from composer_pipeline.files import mapping_at
+from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake
 from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
     call_block,
+    content_blocks,
+    content_text,
+    first_object,
     home,
-    object_of_line,
     objects,
+    objects_of,
     result_block,
-    text_block,
     text_or_none,
+    total,
 )
 
 Item = dict[str, Any]
@@ -45,18 +49,12 @@ _SILENT_ITEMS = frozenset({
 
 _TURNS = frozenset({"task_started", "turn_started", "task_complete", "turn_complete"})
 _ENDINGS = frozenset({"item_completed", "patch_apply_end", "mcp_tool_call_end", "exec_command_end"})
-_SILENT_EVENTS = frozenset("""
-    agent_message agent_reasoning agent_reasoning_raw_content agent_reasoning_section_break
-    background_event collab_agent_interaction_end collab_agent_spawn_end collab_close_end
-    collab_resume_end collab_waiting_end context_compacted deprecation_notice
-    dynamic_tool_call_request dynamic_tool_call_response entered_review_mode error
-    exited_review_mode guardian_assessment guardian_warning hook_completed hook_started
-    image_generation_end item_started mcp_startup_complete model_reroute model_verification
-    plan_update safety_buffering shutdown_complete stream_error sub_agent_activity
-    thread_goal_updated thread_name_updated thread_settings_applied turn_diff
-    turn_moderation_metadata undo_completed undo_started user_message view_image_tool_call warning
-    web_search_end
-""".split())  # fmt: skip  # noqa: SIM905  a block of names instead of a column
+_SILENT_EVENTS = re.compile(
+    r"(?:agent|background|collab|dynamic_tool_call|guardian|hook|image_generation|mcp_startup|model"
+    r"|plan|safety|sub_agent|thread_(?:goal|name|settings)|turn_(?:diff|moderation)|undo|web_search)"
+    r".*|context_compacted|deprecation_notice|(?:entered|exited)_review_mode|(?:stream_)?error"
+    r"|item_started|shutdown_complete|user_message|view_image_tool_call|warning"
+)
 
 # What Codex itself tells the model in the role of the user.
 _CONTEXT = re.compile(
@@ -81,40 +79,21 @@ _FAILED = re.compile(
 )
 
 
-def _blocks_of(content: Any) -> list[PlainBlock]:
-    """Return the blocks of a message's content; of images and audio only that they were there."""
-    parts = [{"text": content}] if isinstance(content, str) else content
-    blocks: list[PlainBlock] = []
-    for part in parts if isinstance(parts, list) else ():
-        if not isinstance(part, dict):
-            continue
-        if isinstance(part.get("text"), str):
-            blocks.append(text_block(part["text"]))
-        elif "image" in str(part.get("type")) or "audio" in str(part.get("type")):
-            blocks.append({"type": "image"})
-    return blocks
-
-
-def _text_of(content: Any) -> str:
-    return "\n".join(block.get("text", "[image]") for block in _blocks_of(content))
-
-
-def _call_of(item: Item) -> PlainBlock | None:
-    """Return the block of a call; ``None`` if it has no id."""
+def _answered_by(item: Item) -> list[PlainBlock]:
+    """Return the blocks of an item that the model made; a call without an id is none."""
+    kind = item.get("type")
+    if kind not in _CALLS:
+        return content_blocks(item.get("content"))
     call_id = text_or_none(item.get("call_id")) or text_or_none(item.get("id"))
     if call_id is None:
-        return None
-    kind = item["type"]
+        return []
     name = text_or_none(item.get("name")) or kind.removesuffix("_call")
     if space := text_or_none(item.get("namespace")):
         name = f"{space}{name}" if space.endswith("__") else f"{space}.{name}"
     given = item.get("arguments", item.get("input", item.get("action")))
-    if kind == "function_call" and isinstance(given, str):
-        decoded = decode_any(given.encode("utf-8", "surrogatepass"))
-        given = decoded if isinstance(decoded, dict) else given
-    elif kind == "local_shell_call" and isinstance(given, dict):
+    if kind == "local_shell_call" and isinstance(given, dict):
         given = {key: value for key, value in given.items() if key != "type" and value is not None}
-    return call_block(call_id, name, given)
+    return [call_block(call_id, name, given, encoded=kind == "function_call")]
 
 
 class Rollout:
@@ -163,7 +142,7 @@ class Rollout:
         if kind == "event_msg":
             yield from self._event(payload)
         elif kind == "response_item":
-            yield from self._item(payload, line.get("metadata"))
+            yield from self._item(payload, mapping_at(line, "metadata"))
         elif kind == "token_usage_record":
             self._has_records = True
             self._count(payload.get("usage"))
@@ -235,13 +214,11 @@ class Rollout:
         conversation.version = text_or_none(payload.get("cli_version"))
         conversation.cwd = text_or_none(payload.get("cwd"))
         conversation.time = conversation.time or text_or_none(payload.get("timestamp"))
-        base = payload.get("base_instructions")
-        system = text_or_none(base.get("text") if isinstance(base, dict) else base)
-        if system:
+        if system := text_or_none(mapping_at(payload, "base_instructions").get("text")):
             self._system = system
             yield conversation.snapshot(system)
         own_from = payload.get("subagent_history_start_ordinal")
-        if isinstance(base := payload.get("history_base"), dict):
+        if base := mapping_at(payload, "history_base"):
             own_from = base.get("end_ordinal_exclusive")
             conversation.last = f"{thread}:base"  # a record that is not there: repaired
         self._own_from = own_from if isinstance(own_from, int) else None
@@ -264,16 +241,14 @@ class Rollout:
 
     def _event(self, event: Item) -> Iterator[Record]:
         kind = text_or_none(event.get("type"))
-        if kind in _SILENT_EVENTS:
-            return
         if kind == "token_count":
-            info = event.get("info")
-            if isinstance(info, dict) and info.get("total_token_usage") != self._total:
+            info = mapping_at(event, "info")
+            if info and info.get("total_token_usage") != self._total:
                 self._total = info.get("total_token_usage")
                 if not self._has_records:
                     self._count(info.get("last_token_usage"))
         elif kind in _ENDINGS:
-            self._note_failure(event.get("item") if kind == "item_completed" else event)
+            self._note_failure(mapping_at(event, "item") if kind == "item_completed" else event)
         elif kind in _TURNS:
             yield from self.flush()
             self._turn_of(event)
@@ -285,32 +260,26 @@ class Rollout:
         elif kind == "thread_rolled_back":
             yield from self.flush()
             self._roll_back(event.get("num_turns"))
-        else:
+        elif not _SILENT_EVENTS.fullmatch(kind or ""):
             self.conversation.unknown(f"event_msg/{kind}")
 
     def _count(self, usage: Any) -> None:
         """Take the tokens of the response that is being read."""
         if isinstance(usage, dict) and (self._blocks or self._results):
-            read, written = usage.get("input_tokens"), usage.get("output_tokens")
-            self._tokens = (
-                read if isinstance(read, int) else None,
-                written if isinstance(written, int) else None,
-            )
+            self._tokens = total(usage, "input_tokens"), total(usage, "output_tokens")
             self._counted = True
 
-    def _note_failure(self, ended: Any) -> None:
+    def _note_failure(self, ended: Item) -> None:
         """Note a call that failed by what an event says of its end."""
-        if not isinstance(ended, dict):
-            return
         name = text_or_none(ended.get("call_id")) or text_or_none(ended.get("id")) or ""
-        result = ended.get("result")
-        answer = result.get("Ok") if isinstance(result, dict) else None
+        result = mapping_at(ended, "result")
+        answer = mapping_at(result, "Ok")
         failed = (
             ended.get("status") in ("failed", "declined")
             or ended.get("success") is False
             or ended.get("exit_code") not in (None, 0)
-            or (isinstance(result, dict) and "Err" in result)
-            or (isinstance(answer, dict) and True in map(answer.get, ("isError", "is_error")))
+            or "Err" in result
+            or True in (answer.get("isError"), answer.get("is_error"))
         )
         if failed and name.startswith("exec-"):
             self._nested_failed = True
@@ -327,9 +296,8 @@ class Rollout:
 
     # -- items ---------------------------------------------------------------------------
 
-    def _item(self, item: Item, metadata: Any) -> Iterator[Record]:
+    def _item(self, item: Item, about: Item) -> Iterator[Record]:
         kind = text_or_none(item.get("type"))
-        about = metadata if isinstance(metadata, dict) else {}
         sampled = about.get("sampled_through_sequence")
         if kind in _OUTPUTS:
             yield from self._output(item)
@@ -388,7 +356,7 @@ class Rollout:
         if item["type"] == "tool_search_output":
             text = json.dumps(output, ensure_ascii=False)
         else:
-            text = _text_of(output)
+            text = content_text(output)
         if item["type"] == "custom_tool_call_output" or text.startswith("Script "):
             failed, self._nested_failed = failed or self._nested_failed, False
         found = _EXIT_CODE.match(text)
@@ -399,12 +367,12 @@ class Rollout:
 
     def _is_system(self, item: Item) -> bool:
         """Return True for the system prompt, which newer models are sent as a message."""
-        return item.get("role") == "developer" and _text_of(item.get("content")) == self._system
+        return item.get("role") == "developer" and content_text(item.get("content")) == self._system
 
     def _message(self, item: Item) -> Iterator[Record]:
         """Yield a message that is not the model's: a prompt, or what Codex adds."""
-        blocks = _blocks_of(item.get("content"))
-        text = _text_of(item.get("content"))
+        blocks = content_blocks(item.get("content"))
+        text = content_text(item.get("content"))
         if not blocks or self._is_system(item):
             return
         if item.get("role") == "user" and not _CONTEXT.match(text):
@@ -423,11 +391,10 @@ class Rollout:
 
     def _agent_message(self, content: Any) -> Iterator[Record]:
         """Yield what another agent says: a subagent's prompt, else context that begins a turn."""
-        if blocks := _blocks_of(content):
+        if blocks := content_blocks(content):
             yield self._prompt(blocks, is_meta=self.conversation.agent_id is None)
-        for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict):
-                self._forget(part)
+        for part in objects_of(content):
+            self._forget(part)
 
     def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Record:
         """Return what begins a turn; the context that Codex put before it goes with a rollback."""
@@ -454,16 +421,15 @@ class Rollout:
         # Older files name the summary alone; the prompts that Codex kept too are not told.
         self._fidelity = None if isinstance(kept, list) else "repaired"
         yield self.conversation.compaction()
-        if isinstance(kept, list):
-            for item in kept:
-                if isinstance(item, dict) and not self._is_system(item):
-                    yield from self._kept(item, summary)
-        elif summary:
+        for item in objects_of(kept):
+            if not self._is_system(item):
+                yield from self._kept(item, summary)
+        if summary and not isinstance(kept, list):
             yield self.conversation.user(summary, is_compact_summary=True)
 
     def _kept(self, item: Item, summary: str) -> Iterator[Record]:
         """Yield an item that a compaction keeps: no prompt, and no state."""
-        kind, blocks = text_or_none(item.get("type")), _blocks_of(item.get("content"))
+        kind, blocks = text_or_none(item.get("type")), content_blocks(item.get("content"))
         if kind in _ENCRYPTED:
             self._forget(item)
         elif kind in _OUTPUTS:
@@ -471,26 +437,16 @@ class Rollout:
         elif kind in _CALLS or item.get("role") == "assistant":
             if blocks := _answered_by(item):
                 yield self._answer(blocks, copied=True)
-        elif blocks and summary == _text_of(item.get("content")):
+        elif blocks and summary == content_text(item.get("content")):
             yield self.conversation.user(blocks, is_compact_summary=True)
         elif blocks:
             yield self.conversation.user(blocks, is_meta=True)
 
 
-def _answered_by(item: Item) -> list[PlainBlock]:
-    """Return the blocks of an item that the model made."""
-    if item.get("type") == "message":
-        return _blocks_of(item.get("content"))
-    call = _call_of(item)
-    return [] if call is None else [call]
-
-
 def _parent(meta: Item) -> str | None:
     """Return the thread that started a subagent, of a rollout that does not name its root."""
-    source = meta.get("source")
-    kind = source.get("subagent") if isinstance(source, dict) else None
-    spawn = kind.get("thread_spawn") if isinstance(kind, dict) else None
-    return text_or_none(spawn.get("parent_thread_id")) if isinstance(spawn, dict) else None
+    started = mapping_at(mapping_at(meta.get("source"), "subagent"), "thread_spawn")
+    return text_or_none(started.get("parent_thread_id"))
 
 
 # -- rollouts that begin inside another one ----------------------------------------------
@@ -510,14 +466,13 @@ def _lines(file: Path) -> Iterator[bytes]:
 
 def _base_of(first: bytes) -> tuple[str, int, int] | None:
     """Return the thread a rollout was forked from, and where its lines end: ordinal and byte."""
-    meta = (object_of_line(first) or {}).get("payload") if b'"history_base"' in first else None
-    base = meta.get("history_base") if isinstance(meta, dict) else None
-    if not isinstance(base, dict) or not _THREAD.fullmatch(str(base.get("thread_id"))):
-        return None
+    meta = first_object([first]) if b'"history_base"' in first else {}
+    base = mapping_at(mapping_at(meta, "payload"), "history_base")
+    thread = str(base.get("thread_id"))
     ordinal, offset = base.get("end_ordinal_exclusive"), base.get("end_byte_offset")
-    if not isinstance(ordinal, int) or not isinstance(offset, int):
-        return None
-    return base["thread_id"], ordinal, offset
+    if isinstance(ordinal, int) and isinstance(offset, int) and _THREAD.fullmatch(thread):
+        return thread, ordinal, offset
+    return None
 
 
 def _with_base(
@@ -576,11 +531,9 @@ class Codex(TraceSource):
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Return True if the first line that is an object is a rollout's."""
-        for line in head:
-            if (value := object_of_line(line)) is not None:
-                kind = text_or_none(value.get("type"))
-                return kind in TYPES | _SILENT_TYPES and isinstance(value.get("payload"), dict)
-        return False
+        first = first_object(head)
+        kind = text_or_none(first.get("type"))
+        return kind in TYPES | _SILENT_TYPES and isinstance(first.get("payload"), dict)
 
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         """Yield the conversation as records; an undecodable line is counted."""

@@ -14,7 +14,7 @@ import referencing
 import referencing.exceptions
 
 from composer_pipeline.actions import ERROR_PREFIX, Action, ToolCall, validator_of
-from composer_pipeline.states.state import TraceState
+from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.versions import CONVERTER_VERSION
 
 INTERRUPTED = "[no result: interrupted]"
@@ -151,8 +151,7 @@ def merge_roles(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages with blocks, one for each run of a role."""
     merged: list[dict[str, Any]] = []
     for message in messages:
-        content = message.get("content") or []
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+        blocks = blocks_of(message)
         role = "assistant" if message.get("role") == "assistant" else "user"
         if merged and merged[-1]["role"] == role:
             merged[-1]["content"] = merged[-1]["content"] + blocks

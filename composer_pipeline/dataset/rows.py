@@ -20,7 +20,7 @@ from composer_pipeline.money import PICO
 from composer_pipeline.preferences.eligibility import Reply, is_usable, reply_age
 from composer_pipeline.preferences.hints import Recovery, recoveries, succeeded
 from composer_pipeline.preferences.vote import Vote, vote
-from composer_pipeline.states.state import TraceState, draw
+from composer_pipeline.states.state import TraceState, blocks_of, draw
 from composer_pipeline.training.windows import RowCutter
 
 #: Tokens of a window, including the longer answer.
@@ -134,9 +134,8 @@ def task_of(prompt: Iterable[str]) -> str:
 def task_of_messages(messages: Iterable[Row]) -> str:
     """Return :func:`task_of` of a state's own messages, whose content is text or blocks."""
     for message in messages:
-        content = message["content"]
-        blocks = [{"text": content}] if isinstance(content, str) else content
-        texts = [str(block.get("text", "")) for block in blocks if isinstance(block, dict)]
+        blocks = (block for block in blocks_of(message) if isinstance(block, dict))
+        texts = [str(block.get("text", "")) for block in blocks]
         if message["role"] == "user" and (words := _words("\n\n".join(filter(None, texts)))):
             return words
     return ""

@@ -26,7 +26,7 @@ from composer_pipeline.preferences.actions.levels import ActionContext, level
 from composer_pipeline.preferences.hints import succeeded
 from composer_pipeline.preferences.vote import context_of
 from composer_pipeline.states.load import ChainPath, whole_sessions
-from composer_pipeline.states.state import Message, TraceState
+from composer_pipeline.states.state import Message, TraceState, blocks_of
 from composer_pipeline.training.rewards import action_match
 
 #: The loosest level at which a call counts as the recorded one: an equal canonical form. A call of
@@ -102,17 +102,12 @@ def _results(behind: Sequence[Message]) -> tuple[tuple[str, ...], bool]:
     if [message["role"] for message in behind] != ["assistant", "user"]:
         return (), False
     builder = Builder()
-    builder.assistant(_blocks(behind[0]))
-    builder.user(_blocks(behind[1]))
+    builder.assistant(blocks_of(behind[0]))
+    builder.user(blocks_of(behind[1]))
     if builder.flags["synthetic_result"]:
         return (), False
     results = tuple(m["content"] for m in builder.messages if m["role"] == "tool")
     return results, builder.messages[-1]["role"] == "user"
-
-
-def _blocks(message: Message) -> list[Any]:
-    content = message["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 #: Sessions whose traces are cached.

@@ -12,7 +12,7 @@ import msgspec
 from composer_pipeline.actions import ERROR_PREFIX
 from composer_pipeline.chat.convert import INTERRUPTED, Builder, system_message
 from composer_pipeline.states.load import ChainPath, WholeSession
-from composer_pipeline.states.state import Message, TraceState, action_of
+from composer_pipeline.states.state import Message, TraceState, action_of, blocks_of
 
 
 class StepCall(msgspec.Struct):
@@ -43,7 +43,7 @@ def _steps_of(messages: list[Message], actions: Mapping[int, TraceState]) -> lis
     builder = Builder()
     steps: list[SessionStep] = []
     for is_agent, run in groupby(enumerate(messages), key=lambda it: it[1]["role"] == "assistant"):
-        members = [(position, _blocks(message)) for position, message in run]
+        members = [(position, blocks_of(message)) for position, message in run]
         if is_agent:
             steps += _agent(builder, members, actions)
         else:
@@ -118,11 +118,6 @@ def _with_systems(steps: list[SessionStep]) -> list[SessionStep]:
             done.append(SessionStep("system", text, -1, detail=source))
         done.append(step)
     return done
-
-
-def _blocks(message: Message) -> list[Any]:
-    content = message.get("content") or []
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def _texts(blocks: list[Any]) -> list[str]:

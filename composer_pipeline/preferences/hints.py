@@ -19,7 +19,7 @@ from composer_pipeline.preferences.actions.shell_parse import Place
 from composer_pipeline.preferences.vote import home_of
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.states.load import load_states
-from composer_pipeline.states.state import Message, TraceState
+from composer_pipeline.states.state import Message, TraceState, blocks_of
 from composer_pipeline.tool_names import translate
 from composer_pipeline.versions import HINTS_VERSION
 
@@ -395,12 +395,10 @@ def _from_user(message: Message) -> bool:
     """Return True if a message has words of the user, not only results and reminders."""
     if message["role"] != "user":
         return False
-    content = message["content"]
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return any(
         block["type"] != "tool_result"
         and not str(block.get("text", "")).lstrip().startswith(_REMINDER)
-        for block in blocks
+        for block in blocks_of(message)
     )
 
 

@@ -165,7 +165,7 @@ def draw(state_id: str) -> tuple[str, str]:
 
 def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the blocks of a stored message."""
-    content = message["content"]
+    content = message.get("content") or []
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import orjson
@@ -222,6 +222,16 @@ def document(lines: Iterable[bytes], stats: LineStats) -> dict[str, Any] | None:
 Blocks = str | Sequence[PlainBlock]
 
 
+def values(lines: Iterable[bytes], stats: LineStats) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file: one a line, or a single one on many lines."""
+    rest = iter(lines)
+    first = next(rest, b"")
+    if first.strip() != b"{":
+        yield from objects(chain([first], rest), stats)
+    elif (value := document(chain([first], rest), stats)) is not None:
+        yield value
+
+
 def text_block(text: str) -> PlainBlock:
     """Return a text as a block."""
     return {"type": "text", "text": text}
@@ -315,10 +325,6 @@ class Conversation:
         usage = Usage(input_tokens=read, output_tokens=written)
         body = Message(id=key, model=model, usage=usage)
         return self._message("assistant", content, body, fields)
-
-    def shown(self, role: Literal["user", "assistant"], text: str) -> Record:
-        """Return a message that the model saw and that is neither a prompt nor a response."""
-        return self._record("attachment", {"rendered": text, "rendered_role": role})
 
     def snapshot(self, system: str | None, tools: Iterable[dict[str, Any]] = ()) -> Record:
         """Return the system prompt and the tools (Anthropic's form or OpenAI's) from here on."""

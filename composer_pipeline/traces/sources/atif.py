@@ -124,7 +124,7 @@ class _Trajectory:
             self._summary = True
             yield self.conv.compaction()
         elif not self._own:
-            yield self.conv.shown("user", text)
+            yield self.conv.user(text, is_meta=True)
         elif self._is_recorded(step):
             yield self.conv.snapshot(text)
 

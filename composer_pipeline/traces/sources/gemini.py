@@ -10,7 +10,6 @@ the agent, one message gathers the calls of all responses, and a refused call is
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +20,13 @@ from composer_pipeline.traces.source import (
     Conversation,
     TraceSource,
     call_block,
-    document,
     home,
-    objects,
     objects_of,
     result_block,
     text_block,
     text_or_none,
     total,
+    values,
 )
 
 _START = re.compile(rb'\s*\{\s*"sessionId"\s*:\s*"[^"]*"\s*,\s*"projectHash"\s*:')
@@ -328,14 +326,7 @@ class Gemini(TraceSource):
 
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         """Yield the conversation as records."""
-        rest = iter(lines)
-        first = next(rest, b"")
-        whole = chain([first], rest)
         session = _Session(stats)
-        if first.strip() == b"{":  # a document on many lines
-            if (value := document(whole, stats)) is not None:
-                yield from session.take(value)
-        else:
-            for value in objects(whole, stats):
-                yield from session.take(value)
+        for value in values(lines, stats):
+            yield from session.take(value)
         yield from session.end()

@@ -24,13 +24,13 @@ from composer_pipeline.traces.source import (
     Member,
     TraceSource,
     call_block,
-    document,
     home,
-    objects,
     objects_of,
     result_block,
     text_block,
     text_or_none,
+    total,
+    values,
 )
 from composer_pipeline.traces.sources.opencode_database import HEAD, SQLITE, number_of, sessions_of
 
@@ -83,12 +83,8 @@ def _created(info: Item) -> int:
 
 def _tokens(value: Any) -> tuple[int | None, int | None]:
     """Return the tokens of the whole prompt and of the answer."""
-    if not (tokens := mapping(value)):
-        return None, None
-    cache = mapping_at(tokens, "cache")
-    read = (tokens.get("input"), cache.get("read"), cache.get("write"))
-    written = (tokens.get("output"), tokens.get("reasoning"))
-    return sum(map(number_of, read)), sum(map(number_of, written))
+    given = {**mapping(value), **mapping_at(value, "cache")}
+    return total(given, "input", "read", "write"), total(given, "output", "reasoning")
 
 
 def _media(files: Any) -> list[PlainBlock]:
@@ -175,8 +171,9 @@ class _Session:
 
     # -- message and part ----------------------------------------------------------------
 
-    def message(self, info: Item, parts: list[Item]) -> Iterator[Record]:
+    def message(self, message: Item) -> Iterator[Record]:
         """Yield the records of a message and its parts."""
+        info, parts = mapping_at(message, "info"), objects_of(message.get("parts"))
         name, role = text_or_none(info.get("id")) or "", info.get("role")
         self.conv.time = _time(_created(info)) or self.conv.time
         made = self._uuids.setdefault(name, [])
@@ -325,8 +322,9 @@ class _Session:
 
     # -- session_message -----------------------------------------------------------------
 
-    def entry(self, kind: str | None, data: Item) -> Iterator[Record]:
+    def entry(self, entry: Item) -> Iterator[Record]:
         """Yield the records of a message of the newer generation."""
+        kind, data = text_or_none(entry.get("type")), mapping_at(entry, "data")
         self.conv.time = _time(_created(data)) or self.conv.time
         if kind == "assistant":
             yield from self._answer(data)
@@ -449,17 +447,17 @@ class OpenCode(TraceSource):
         if first.startswith(SQLITE):  # of another program
             stats.lines = stats.bad_lines = 1
             return
-        found: Iterable[Item] = objects(chain([first], rest), stats)
-        if not first.startswith(HEAD):
-            whole = document(chain([first], rest), stats) or {}
-            found = [{"opencode": whole.get("info")}, *objects_of(whole.get("messages"))]
         session = _Session(stats)
-        for value in found:
+        for value in values(chain([first], rest), stats):
             if "opencode" in value:
-                yield session.begin(mapping(value["opencode"]))
+                yield session.begin(mapping_at(value, "opencode"))
+            elif "messages" in value:  # an export
+                yield session.begin(mapping_at(value, "info"))
+                for message in objects_of(value["messages"]):
+                    yield from session.message(message)
             elif "info" in value:
-                yield from session.message(mapping(value["info"]), objects_of(value.get("parts")))
+                yield from session.message(value)
             elif "removed" in value:
                 session.removed(value["removed"])
             else:
-                yield from session.entry(text_or_none(value.get("type")), mapping_at(value, "data"))
+                yield from session.entry(value)

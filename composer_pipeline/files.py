@@ -204,6 +204,11 @@ def mapping_at(value: Any, key: str) -> dict[str, Any]:
     return mapping(mapping(value).get(key))
 
 
+def mappings(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; none for anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def text(value: Any) -> str | None:
     """Return the value if it is text."""
     return value if isinstance(value, str) else None

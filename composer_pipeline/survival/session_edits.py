@@ -11,18 +11,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
 
 from composer_pipeline.actions import ToolCall
+from composer_pipeline.files import mapping_at, mappings
 from composer_pipeline.tool_names import EDITS, translate
-from composer_pipeline.traces.records import (
-    LineStats,
-    decode_any,
-    message_of,
-    parse_time,
-    plain_content,
-)
-from composer_pipeline.traces.source import ClaudeCode, source_of
+from composer_pipeline.traces.records import LineStats, message_of, parse_time, plain_content
+from composer_pipeline.traces.source import ClaudeCode, object_of_line, source_of
 
 #: A line is followed from this many bytes on, if so many of them are letters or digits.
 MIN_BYTES, MIN_WORD = 10, 6
@@ -152,25 +146,19 @@ def _result_ids(line: bytes) -> Iterator[bytes]:
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        record = decode_any(line.strip(b"\xef\xbb\xbf \t\r\n\0"))
-    if not isinstance(record, dict):
-        return None
-    data = record.get("data")
-    inner = data.get("message") if isinstance(data, dict) else None
-    if record.get("type") == "progress" and isinstance(inner, dict):  # a subagent's record
+    record = object_of_line(line)
+    inner = mapping_at(mapping_at(record, "data"), "message")
+    if record is not None and record.get("type") == "progress" and inner:  # a subagent's record
         return {**inner, "cwd": record.get("cwd"), "gitBranch": record.get("gitBranch")}
     return record
 
 
 def _items_of(record: dict[str, Any]) -> Iterator[_Item]:
     """Yield the calls of a response, or the results or the time of a user's message."""
-    message, kind = record.get("message"), record.get("type")
-    content = message.get("content") if isinstance(message, dict) else None
-    blocks = [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
-    if kind == "assistant" and isinstance(message, dict):
+    message, kind = mapping_at(record, "message"), record.get("type")
+    content = message.get("content")
+    blocks = mappings(content)
+    if kind == "assistant":
         folder, branch = str(record.get("cwd") or ""), str(record.get("gitBranch") or "")
         for block in blocks:
             given, name = block.get("input"), str(block.get("name"))
@@ -239,7 +227,7 @@ def _texts(step: ToolCall, original: str | None) -> tuple[str, str, Region | Non
     if step.name == "Write":
         return original or "", str(given.get("content") or ""), None
     listed = given.get("edits")
-    items = [e for e in (listed if isinstance(listed, list) else [given]) if isinstance(e, dict)]
+    items = mappings(listed) if isinstance(listed, list) else [given]
     changes = [(str(e.get("old_string") or ""), str(e.get("new_string") or ""),
                 bool(e.get("replace_all"))) for e in items]  # fmt: skip
     if original is None:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.files import flag, integer, mapping, mapping_at
+from composer_pipeline.files import flag, integer, mapping, mapping_at, mappings
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.client import MOST_BYTES, ask, new_session
 from composer_pipeline.teachers.outcome import is_page, read_json
@@ -473,8 +473,7 @@ def _pricing(value: Any) -> Pricing:
             integer(row.get("min_prompt_tokens")) or 0,
             any(row.get(key) for key in ("utc_start", "utc_end", "utc_days")),
         )
-        for row in (listed if isinstance(listed, list) else [])
-        if isinstance(row, dict)
+        for row in mappings(listed)
     ]
     return Pricing(_prices(mapping(value)), tuple(overrides))
 

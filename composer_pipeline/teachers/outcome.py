@@ -59,7 +59,7 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.files import mapping, mapping_at
+from composer_pipeline.files import mapping, mapping_at, mappings
 from composer_pipeline.money import NOTHING, Pico, pico_or_none, to_pico
 
 #: A document with more values than this is not read: its objects would not fit in memory.
@@ -116,8 +116,7 @@ def is_cut(body: bytes) -> bool:
 
 def choices_of(reply: Any) -> list[dict[str, Any]]:
     """Return the choices of a reply that are objects."""
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
+    return mappings(mapping(reply).get("choices"))
 
 
 def storable(text: str) -> str:

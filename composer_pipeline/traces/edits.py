@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from composer_pipeline.actions import ToolCall
+from composer_pipeline.files import mappings
 from composer_pipeline.tool_names import AGENTS, EDITS
 from composer_pipeline.traces.graph_nodes import Call
 from composer_pipeline.traces.trajectory import Trajectory
@@ -319,8 +320,7 @@ def _changes(given: dict[str, object]) -> tuple[Change, ...]:
 
 def _items(given: dict[str, object]) -> list[dict[str, object]]:
     edits = given.get("edits")
-    items = edits if isinstance(edits, list) else [given]
-    return [item for item in items if isinstance(item, dict)]
+    return mappings(edits) if isinstance(edits, list) else [given]
 
 
 def _joined(folder: str, path: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.actions import ToolCall
+from composer_pipeline.files import mapping, text
 from composer_pipeline.tool_names import PATCH, TOOLS, VARIOUS, translate, translate_result
 from composer_pipeline.traces.content_store import ContentStore
 from composer_pipeline.traces.records import Record, RequestRecord, Usage, decode_any
@@ -73,8 +74,7 @@ class Call(Part, gc=False, kw_only=True):
     @property
     def own(self) -> ToolCall:
         """The call as its agent made it; arguments that are no object are left out."""
-        given = self.input
-        return ToolCall(self.name, given if isinstance(given, dict) else {}, self.id)
+        return ToolCall(self.name, mapping(self.input), self.id)
 
     @property
     def answered(self) -> bool:
@@ -210,12 +210,12 @@ class Requests:
     def take(self, record: RequestRecord) -> None:
         """Note a request or a blob; anything malformed is ignored."""
         if record.type == "api-request-blob":
-            name, message = _text(record.hash), decode_any(record.message)
+            name, message = text(decode_any(record.hash)), decode_any(record.message)
             if name and name not in self._blobs and _is_message(message):
                 self._blobs[name] = self._contents.put([message["role"], message["content"]])
             return
-        name, base, keep = _text(record.id), decode_any(record.base), decode_any(record.keep)
-        tail = decode_any(record.tail)
+        base, keep, tail = map(decode_any, (record.base, record.keep, record.tail))
+        name = text(decode_any(record.id))
         if not name or name in self._given or not isinstance(tail, list):
             return
         hashes = tuple(item for item in tail if isinstance(item, str))
@@ -255,11 +255,6 @@ def request_of(record: Record) -> str | None:
     if isinstance(value, dict):
         value = value.get("id")
     return value if isinstance(value, str) and value else None
-
-
-def _text(raw: Any) -> str | None:
-    value = decode_any(raw)
-    return value if isinstance(value, str) else None
 
 
 def _is_message(value: Any) -> bool:

@@ -227,10 +227,13 @@ def message_of(record: Record) -> Message | None:
 
 def plain_content(message: Message) -> Any:
     """Return the content of a decoded message, its blocks as plain values."""
-    if type(message.content) is not list:
-        return message.content
+    content: Any = message.content
+    if type(content) is not list:
+        return content
     return [
-        {
+        block
+        if type(block) is dict  # of a source
+        else {
             "type": block.type,
             "id": block.id,
             "name": block.name,
@@ -240,7 +243,7 @@ def plain_content(message: Message) -> Any:
             "input": decode_any(block.input),
             "content": decode_any(block.content),
         }
-        for block in message.content
+        for block in content
     ]
 
 

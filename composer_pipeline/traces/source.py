@@ -17,11 +17,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 import orjson
 
-from composer_pipeline.files import integer, mapping_at
+from composer_pipeline.files import integer, mapping_at, mappings
 from composer_pipeline.plugins import Registry
 from composer_pipeline.traces.records import (
     AgentRecord,
-    Block,
     LineStats,
     Message,
     PlainBlock,
@@ -171,11 +170,6 @@ def text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def objects_of(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list; none for anything else."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def object_of_line(line: bytes) -> dict[str, Any] | None:
     """Return the object of a line; ``None`` for anything else."""
     try:
@@ -239,7 +233,7 @@ def text_block(text: str) -> PlainBlock:
 
 def content_blocks(content: Any) -> list[PlainBlock]:
     """Return a text, or texts, pictures and sounds, as blocks; of the latter only the place."""
-    parts = [{"text": content}] if content and isinstance(content, str) else objects_of(content)
+    parts = [{"text": content}] if content and isinstance(content, str) else mappings(content)
     return [
         text_block(part["text"]) if isinstance(part.get("text"), str) else {"type": "image"}
         for part in parts
@@ -285,13 +279,17 @@ class Conversation:
     """Makes the records of one log, each below the one before unless a parent is named.
 
     Set ``session``, ``time``, ``cwd`` and ``version`` as the log tells them, ``agent_id`` for a
-    subagent, and ``last`` (the uuid of a record, ``None`` for a new start) where it goes back.
+    subagent and ``call`` if it is known what call started it, ``last`` (the uuid of a record,
+    ``None`` for a new start) where it goes back, and ``fidelity`` where the states from here on
+    are not ``reconstructed``.
     """
 
     def __init__(self, stats: LineStats) -> None:
         self.stats = stats
         self.session = ""
         self.agent_id: str | None = None
+        self.call: str | None = None
+        self.fidelity: str | None = None
         self.version: str | None = None
         self.cwd: str | None = None
         self.time: str | None = None
@@ -309,6 +307,8 @@ class Conversation:
         *,
         model: str = "",
         tokens: tuple[int | None, int | None] = (None, None),
+        copied: bool = False,
+        forked: bool = False,
         **fields: Any,
     ) -> Record:
         """Return a response, or a further part of one.
@@ -318,12 +318,16 @@ class Conversation:
             content: its texts and calls; thinking is left out.
             model: who answered.
             tokens: of the whole prompt, cached ones included, and of the answer.
-            fields: ``copied=True``: it is only context here, and no state; ``fidelity``: of the
-                state, where it is not ``reconstructed``; ``uuid``.
+            copied: it is only context here, and no state.
+            forked: it is a copy of a response of the session that this one was forked from.
+            fields: others of the record, such as its ``uuid``.
         """
         read, written = tokens
         usage = Usage(input_tokens=read, output_tokens=written)
         body = Message(id=key, model=model, usage=usage)
+        if forked:
+            fields["forked_from"] = msgspec.Raw(b"true")
+        fields = {"copied": copied, "fidelity": self.fidelity, **fields}
         return self._message("assistant", content, body, fields)
 
     def snapshot(self, system: str | None, tools: Iterable[dict[str, Any]] = ()) -> Record:
@@ -372,9 +376,9 @@ class Conversation:
     def _message(
         self, kind: str, content: Blocks, body: Message | None, fields: dict[str, Any]
     ) -> Record:
-        blocks = [text_block(content)] if isinstance(content, str) else content
         body = body or Message()
-        body.content = [_block(block) for block in blocks]
+        blocks: list[Any] = [text_block(content)] if isinstance(content, str) else [*content]
+        body.content = blocks  # plain ones: see plain_content
         return self._record(kind, {"message": body, **fields})
 
     def _record(self, kind: str, fields: dict[str, Any]) -> Record:
@@ -390,6 +394,7 @@ class Conversation:
             version=self.version,
             cwd=self.cwd,
             is_sidechain=self.agent_id is not None,
+            parent_tool_use_id=self.call,
             **fields,
         )
         self.last = uuid
@@ -401,16 +406,3 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters") or function.get("input_schema")
     about = {name: function.get(name) for name in ("name", "description")}
     return {**about, "input_schema": schema}
-
-
-def _block(block: PlainBlock) -> Block:
-    kind = block["type"]
-    if kind == "text":
-        return Block(type=kind, text=msgspec.Raw(encode(block["text"])))
-    if kind == "tool_use":
-        given = msgspec.Raw(encode(block["input"]))
-        return Block(type=kind, id=block["id"], name=block["name"], input=given)
-    if kind == "tool_result":
-        name, content = block["tool_use_id"], msgspec.Raw(encode(block["content"]))
-        return Block(type=kind, tool_use_id=name, content=content, is_error=block["is_error"])
-    return Block(type=kind)

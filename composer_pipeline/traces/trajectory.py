@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.files import mapping_at
 from composer_pipeline.tool_names import AGENTS
 from composer_pipeline.traces.content_store import ContentStore, Redactor
 from composer_pipeline.traces.graph import UNRESOLVED, Collector
@@ -67,9 +68,8 @@ class Linker:
         """Find what a compaction preserved, and add copies of it."""
         if not isinstance(metadata, dict):
             return None
-        messages, segment = metadata.get("preservedMessages"), metadata.get("preservedSegment")
-        messages = messages if isinstance(messages, dict) else {}
-        segment = segment if isinstance(segment, dict) else {}
+        messages = mapping_at(metadata, "preservedMessages")
+        segment = mapping_at(metadata, "preservedSegment")
         anchor = self._find(hash(str(messages.get("anchorUuid") or segment.get("anchorUuid"))))
         uuids = messages.get("uuids")
         if isinstance(uuids, list):

@@ -27,6 +27,7 @@ from aiohttp import web
 
 from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import short_name
+from composer_pipeline.files import mapping
 from composer_pipeline.money import to_pico
 from composer_pipeline.testing.openrouter.billing import (
     Account,
@@ -301,10 +302,9 @@ def _json(data: Any, *, status: int = 200, **more: Any) -> web.Response:
 
 def _object(raw: bytes) -> Mapping[str, Any]:
     try:
-        value = read_json(raw)
+        return mapping(read_json(raw))
     except msgspec.DecodeError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 #: Seconds between two checks whether a generation is still held.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from composer_pipeline.files import mapping_at
+from composer_pipeline.files import mapping_at, mappings
 from composer_pipeline.traces.messages import MISSING_RESULT
 from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, encode
 from composer_pipeline.traces.source import (
@@ -19,7 +19,6 @@ from composer_pipeline.traces.source import (
     content_blocks,
     content_text,
     document,
-    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -65,7 +64,7 @@ class _Trajectory:
     def take(self, value: Json) -> Iterator[Record]:
         """Yield the records of a document."""
         agent, extra = mapping_at(value, "agent"), mapping_at(value, "extra")
-        steps = objects_of(value.get("steps"))
+        steps = mappings(value.get("steps"))
         conv = self.conv
         self._own = "parser_version" in extra
         self._digest = blake(conv.session, str(value.get("trajectory_id")))
@@ -94,7 +93,7 @@ class _Trajectory:
         system = "\n\n".join(filter(None, (content_text(step.get("message")) for step in told)))
         tools: list[Json] = []
         if not self._own or mapping_at(agent, "extra").get("tools_source") == "recorded":
-            tools = objects_of(agent.get("tool_definitions"))
+            tools = mappings(agent.get("tool_definitions"))
         if system or tools:
             yield self.conv.snapshot(system or None, tools)
 
@@ -133,7 +132,7 @@ class _Trajectory:
         extra = mapping_at(step, "extra") if self._own else {}
         conv.cwd = text_or_none(extra.get("cwd")) or self._folder
         blocks, ids = content_blocks(step.get("message")), dict[str, str]()
-        for call in objects_of(step.get("tool_calls")):
+        for call in mappings(step.get("tool_calls")):
             given = str(call.get("tool_call_id"))
             self._uses[given] = uses = self._uses.get(given, 0) + 1
             ids[given] = given if uses == 1 else f"{given}#{uses}"
@@ -160,14 +159,14 @@ class _Trajectory:
 
     def _results(self, step: Json, ids: dict[str, str]) -> Iterator[Record]:
         """Yield the results of a step's calls, and what it shows without a call."""
-        results = objects_of(mapping_at(step, "observation").get("results"))
+        results = mappings(mapping_at(step, "observation").get("results"))
         named = {str(result.get("source_call_id")) for result in results}
         unnamed = (call for name, call in ids.items() if name not in named)
         blocks: list[PlainBlock] = []
         for result in results:
             name, text = result.get("source_call_id"), content_text(result.get("content"))
             call = ids.get(str(name)) or (next(unnamed, None) if name is None else str(name))
-            for ref in objects_of(result.get("subagent_trajectory_ref")):
+            for ref in mappings(result.get("subagent_trajectory_ref")):
                 self.started.setdefault(str(ref.get("trajectory_id")), call or "")
             if call is None:
                 blocks += [text_block(text)] if text else []
@@ -218,15 +217,13 @@ class Atif(TraceSource):
 
 def _subagents(value: Json, above: _Trajectory, known: dict[str, _Trajectory]) -> Iterator[Record]:
     """Yield the subagents in a document; the parts of one are one trajectory."""
-    for inner in objects_of(value.get("subagent_trajectories")):
+    for inner in mappings(value.get("subagent_trajectories")):
         trajectory = str(inner.get("trajectory_id"))
         name = text_or_none(mapping_at(inner, "extra").get("agent_id")) or trajectory
         if name not in known:
             known[name] = _Trajectory(above.conv.stats, above.conv.session, name)
-        call = above.started.get(trajectory)
-        for record in known[name].take(inner):
-            record.parent_tool_use_id, call = call, None
-            yield record
+        known[name].conv.call = above.started.get(trajectory)
+        yield from known[name].take(inner)
         yield from _subagents(inner, known[name], known)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import zstandard
 
-from composer_pipeline.files import mapping_at
+from composer_pipeline.files import mapping_at, mappings
 from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake
 from composer_pipeline.traces.source import (
     Conversation,
@@ -20,7 +20,6 @@ from composer_pipeline.traces.source import (
     first_object,
     home,
     objects,
-    objects_of,
     result_block,
     text_or_none,
     total,
@@ -104,7 +103,6 @@ class Rollout:
         self._thread = ""
         self._system = ""
         self._model = ""
-        self._fidelity: str | None = None
         # The response that is being read; it ends where what follows belongs to another one.
         self._blocks: list[PlainBlock] = []
         self._results: list[PlainBlock] = []
@@ -186,7 +184,6 @@ class Rollout:
             model=self._model,
             tokens=self._tokens,
             copied=copied,
-            fidelity=self._fidelity,
         )
 
     # -- sessions and turns --------------------------------------------------------------
@@ -290,7 +287,7 @@ class Rollout:
         """Go back to where the last turns of the user began; the first one bounds it."""
         if isinstance(count, int) and count > 0 and self._turns:
             at = max(0, len(self._turns) - count)
-            self.conversation.last, self._fidelity = self._turns[at]
+            self.conversation.last, self.conversation.fidelity = self._turns[at]
             self._before_context, self._open = None, {}
             del self._turns[at:]
 
@@ -393,13 +390,13 @@ class Rollout:
         """Yield what another agent says: a subagent's prompt, else context that begins a turn."""
         if blocks := content_blocks(content):
             yield self._prompt(blocks, is_meta=self.conversation.agent_id is None)
-        for part in objects_of(content):
+        for part in mappings(content):
             self._forget(part)
 
     def _prompt(self, blocks: list[PlainBlock], *, is_meta: bool | None) -> Record:
         """Return what begins a turn; the context that Codex put before it goes with a rollback."""
         before = (self._turns and self._before_context) or (self.conversation.last,)
-        self._turns.append((*before, self._fidelity))
+        self._turns.append((*before, self.conversation.fidelity))
         self._before_context, self._interrupted = None, False
         return self.conversation.user(blocks, is_meta=is_meta)
 
@@ -408,7 +405,7 @@ class Rollout:
     def _forget(self, item: Item) -> None:
         """Note that nobody can read a part of the context, if it is encrypted."""
         if item.get("encrypted_content"):
-            self._fidelity = "compacted_encrypted"
+            self.conversation.fidelity = "compacted_encrypted"
 
     def _compacted(self, payload: Item) -> Iterator[Record]:
         """Start anew with what the replacement keeps, and the summary."""
@@ -419,9 +416,9 @@ class Rollout:
         self._before_context, self._open = None, {}
         kept = payload.get("replacement_history")
         # Older files name the summary alone; the prompts that Codex kept too are not told.
-        self._fidelity = None if isinstance(kept, list) else "repaired"
+        self.conversation.fidelity = None if isinstance(kept, list) else "repaired"
         yield self.conversation.compaction()
-        for item in objects_of(kept):
+        for item in mappings(kept):
             if not self._is_system(item):
                 yield from self._kept(item, summary)
         if summary and not isinstance(kept, list):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.files import mapping, mapping_at
+from composer_pipeline.files import mapping, mapping_at, mappings
 from composer_pipeline.traces.records import LineStats, Record
 from composer_pipeline.traces.source import (
     Conversation,
@@ -19,7 +19,6 @@ from composer_pipeline.traces.source import (
     first_object,
     home,
     objects,
-    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -67,10 +66,8 @@ _CHARS, _MESSAGES, _OF_THE_END, _CUT = 30_000, 20, 0.8, "...<truncated>..."
 class _Agent:
     """The conversation of the main agent or of a subagent, event by event."""
 
-    def __init__(self, conv: Conversation, call: str | None = None) -> None:
+    def __init__(self, conv: Conversation) -> None:
         self.conv = conv
-        self.call = call  # that started it
-        self.fidelity: str | None = None
         self.context: list[Item] = []  # the events that the model sees
         self.skills: dict[str, Item] = {}
         self._prompts: list[str] = []
@@ -104,11 +101,11 @@ class _Agent:
         else:
             yield from self._other(event, data)
 
-    def _other(self, event: Item, data: Item, copy: str = "") -> Iterator[Record]:
+    def _other(self, event: Item, data: Item) -> Iterator[Record]:
         """Yield what does not belong to a response."""
         kind, conv = event["type"], self.conv
         if kind in _SEEN:
-            yield from self._user(event, data, copy)
+            yield from self._user(event, data)
         elif kind == "session.compaction_complete":
             begun, self._checkpoint = self._checkpoint, None
             summary = text_or_none(data.get("summaryContent"))
@@ -119,7 +116,7 @@ class _Agent:
             if first := text_or_none(data.get("initialMessage")):
                 yield conv.user(first)
 
-    def _user(self, event: Item, data: Item, copy: str) -> Iterator[Record]:
+    def _user(self, event: Item, data: Item, *, copied: bool = False) -> Iterator[Record]:
         content = text_or_none(data.get("content")) or ""
         source = text_or_none(data.get("source")) or "user"
         below = self.conv.agent_id is not None
@@ -129,7 +126,7 @@ class _Agent:
             return
         self.context.append(event)
         before, text, after = _prompt(data, content)
-        if human and not copy:
+        if human and not copied:
             if source == "user":
                 self._prompts.append(content)
             if self._stopped:
@@ -145,7 +142,7 @@ class _Agent:
         blocks: list[Item] = []
         if text := text_or_none(data.get("content")):
             blocks.append(text_block(text))
-        for call in objects_of(data.get("toolRequests")):
+        for call in mappings(data.get("toolRequests")):
             if name := text_or_none(call.get("toolCallId")):
                 tool, given = text_or_none(call.get("name")) or "", call.get("arguments")
                 encoded = call.get("type") != "custom"
@@ -163,7 +160,6 @@ class _Agent:
             model=text_or_none(data.get("model")) or model,
             tokens=(total(usage, "inputTokens"), total({**usage, **data}, "outputTokens")),
             copied=bool(copy),
-            fidelity=self.fidelity,
         )
 
     def _result(self, event: Item, data: Item) -> Iterator[Record]:
@@ -214,7 +210,7 @@ class _Agent:
         at = len(context) if begun is None else begun
         while 0 < at < len(context) and context[at]["type"] == "tool.execution_complete":
             at -= 1  # results stay with their calls
-        self.context, self.fidelity = [], None
+        self.context, conv.fidelity = [], None
         yield conv.compaction()
         whole = data.get("trigger") == "manual" and "checkpointNumber" not in data
         text = _summary(whole, self._prompts, summary, self.skills)
@@ -226,7 +222,7 @@ class _Agent:
             elif kept["type"] == "tool.execution_complete":
                 yield from self._result(kept, given)
             else:
-                yield from self._user(kept, given, "copy")
+                yield from self._user(kept, given, copied=True)
 
 
 class _Log:
@@ -255,10 +251,7 @@ class _Log:
         if agent is self.main:
             model = text_or_none(data.get("selectedModel")) or text_or_none(data.get("newModel"))
             self.model = model or self.model
-        for record in self._records(agent, kind, event, data):
-            if agent.call:
-                record.parent_tool_use_id = agent.call
-            yield record
+        yield from self._records(agent, kind, event, data)
 
     def _agent(self, event: Item, data: Item) -> _Agent:
         call = text_or_none(data.get("parentToolCallId"))
@@ -270,8 +263,8 @@ class _Log:
         agent, main = self.agents.get(name), self.main.conv
         if agent is None:
             conv = Conversation(main.stats)
-            agent = self.agents[name] = _Agent(conv, call or self._calls.get(name))
-            conv.agent_id = name
+            conv.agent_id, conv.call = name, call or self._calls.get(name)
+            agent = self.agents[name] = _Agent(conv)
         conv = agent.conv
         conv.session, conv.version = main.session, main.version
         conv.cwd, conv.time = main.cwd, main.time
@@ -289,7 +282,7 @@ class _Log:
             agent.skills.pop(name, None)
             agent.skills[name] = data
         elif kind == "session.truncation":
-            agent.fidelity = "repaired"
+            agent.conv.fidelity = "repaired"
         elif kind in ("session.usage_record", "assistant.usage"):
             self._usage[str(usage.get("apiCallId"))] = usage
         elif kind in _TAKEN:
@@ -318,7 +311,7 @@ def _prompt(data: Item, content: str) -> tuple[str, str, str]:
     before, words, after = f"\n\n{whole}\n\n".partition(f"\n\n{content}\n\n")
     if not words:
         before, content, after = "", whole, ""
-    files = [item.get("taggedFilesEntry") for item in objects_of(data.get("attachments"))]
+    files = [item.get("taggedFilesEntry") for item in mappings(data.get("attachments"))]
     if named := [entry for entry in files if isinstance(entry, str)]:
         after = "\n".join([after, "<tagged_files>", *named, "</tagged_files>"])
     return before.strip("\n"), content, after.strip("\n")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from composer_pipeline.files import mapping_at
+from composer_pipeline.files import mapping_at, mappings
 from composer_pipeline.traces.records import LineStats, PlainBlock, Record, encode
 from composer_pipeline.traces.source import (
     LINES,
@@ -21,7 +21,6 @@ from composer_pipeline.traces.source import (
     TraceSource,
     call_block,
     home,
-    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -86,7 +85,6 @@ class _Session:
         self._called: set[str] = set()  # ids of calls
         self._loose: set[str] = set()  # messages that hold the calls of others
         self._lost: set[str] = set()  # messages with a call of unknown arguments: it was refused
-        self._repaired = False  # one of them was told
         self._contexts = 0
 
     def take(self, value: dict[str, Any]) -> Iterator[Record]:
@@ -110,8 +108,8 @@ class _Session:
         """Take a message; one that has only calls may be of the response before it."""
         if message.get("type") in _SILENT:
             return
-        key, calls = message["id"], objects_of(message.get("toolCalls"))
-        parts = objects_of(message.get("content"))
+        key, calls = message["id"], mappings(message.get("toolCalls"))
+        parts = mappings(message.get("content"))
         last = next(reversed(self._pending.values()), {})
         only_calls = calls and "tokens" not in message and not message.get("content")
         if key in self._loose or (only_calls and _is_response(last) and "toolCalls" not in last):
@@ -119,19 +117,19 @@ class _Session:
             self._give(last, calls)
         else:
             answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
-            lost = [a for a in objects_of(answers) if a.get("id") not in self._called]
+            lost = [a for a in mappings(answers) if a.get("id") not in self._called]
             if lost and _is_response(last):
                 self._lost.add(last["id"])
                 self._give(last, [{**answer, "status": "cancelled"} for answer in lost])
             known = self._pending.get(key, {})
             self._pending[key] = known | message
         inside = [part["functionCall"] for part in parts if "functionCall" in part]
-        self._called.update(str(call.get("id")) for call in [*calls, *objects_of(inside)])
+        self._called.update(str(call.get("id")) for call in [*calls, *mappings(inside)])
 
     def _give(self, message: dict[str, Any], calls: list[dict[str, Any]]) -> None:
         """Add the calls that are new to a message."""
         new = [call for call in calls if str(call.get("id")) not in self._called]
-        message["toolCalls"] = [*objects_of(message.get("toolCalls")), *new]
+        message["toolCalls"] = [*mappings(message.get("toolCalls")), *new]
         self._called.update(str(call.get("id")) for call in new)
 
     def _changed(self, fields: dict[str, Any]) -> Iterator[Record]:
@@ -149,7 +147,7 @@ class _Session:
             conv.unknown(f"$set/{name}")
         messages = fields.get("messages")
         if isinstance(messages, list):
-            named = [m for m in objects_of(messages) if isinstance(m.get("id"), str)]
+            named = [m for m in mappings(messages) if isinstance(m.get("id"), str)]
             shown = [message for message in named if message.get("type") not in _SILENT]
             yield from self._replaced({message["id"]: message for message in shown})
 
@@ -246,7 +244,7 @@ class _Session:
         """Return the calls of a message, and the results that are recorded with them."""
         made: list[PlainBlock] = []
         results: dict[str, PlainBlock] = {}
-        for call in objects_of(calls):
+        for call in mappings(calls):
             name = str(call.get("id"))
             made.append(call_block(name, str(call.get("name") or ""), call.get("args")))
             self._failed[name] = call.get("status") in ("error", "cancelled")
@@ -276,7 +274,8 @@ class _Session:
         if not copied:
             conv.time = text_or_none(message.get("timestamp")) or conv.time
         if turn.role == "assistant" and turn.blocks:
-            self._repaired |= message["id"] in self._lost
+            if message["id"] in self._lost:
+                conv.fidelity = "repaired"
             counts = mapping_at(message, "tokens")
             key = f"gemini:{message['id']}" + (f":{self._contexts}" if copied else "")
             yield conv.assistant(
@@ -285,7 +284,6 @@ class _Session:
                 model=text_or_none(message.get("model")) or "",
                 tokens=(total(counts, "input"), total(counts, "output", "thoughts")),
                 copied=copied or not _is_response(message),
-                fidelity="repaired" if self._repaired else None,
             )
         elif turn.blocks:
             yield from self._user(turn, copied)

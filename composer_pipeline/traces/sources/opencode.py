@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
-from composer_pipeline.files import mapping, mapping_at
+from composer_pipeline.files import mapping, mapping_at, mappings
 from composer_pipeline.traces.records import LineStats, PlainBlock, Record, blake, encode
 from composer_pipeline.traces.source import (
     Conversation,
@@ -25,7 +23,6 @@ from composer_pipeline.traces.source import (
     TraceSource,
     call_block,
     home,
-    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -89,7 +86,7 @@ def _tokens(value: Any) -> tuple[int | None, int | None]:
 
 def _media(files: Any) -> list[PlainBlock]:
     """Return the placeholders of files that are shown as such."""
-    kinds = [text_or_none(file.get("mime")) or "" for file in objects_of(files)]
+    kinds = [text_or_none(file.get("mime")) or "" for file in mappings(files)]
     return [
         {"type": "image" if kind.startswith("image/") else "document"}
         for kind in kinds
@@ -100,7 +97,7 @@ def _media(files: Any) -> list[PlainBlock]:
 def _attached(files: Any) -> list[PlainBlock]:
     """Return the files of a message of the newer generation, texts as their texts."""
     blocks: list[PlainBlock] = []
-    for file in objects_of(files):
+    for file in mappings(files):
         uri = text_or_none(mapping_at(file, "source").get("uri")) or ""
         path = unquote(urlsplit(uri).path) if uri.startswith("file:") else ""
         name, kind = text_or_none(file.get("name")), file.get("mime")
@@ -149,8 +146,6 @@ class _Session:
     def __init__(self, stats: LineStats) -> None:
         self.conv = Conversation(stats)
         self._begun = 0
-        self._fidelity: str | None = None
-        self._call: str | None = None  # that started this subagent
         self._uuids: dict[str, list[str]] = {}  # of the records of each message
         self._compactions: dict[str, str | None] = {}  # asked for, and the first message kept
         self._owners: dict[str, str] = {}  # the message of each call id
@@ -166,14 +161,14 @@ class _Session:
         conv.version = text_or_none(info.get("version"))
         self._begun = _created(info)
         conv.time = _time(self._begun)
-        self._call = text_or_none(info.get("call"))
+        conv.call = text_or_none(info.get("call"))
         return conv.snapshot(None)  # a session without messages is one too
 
     # -- message and part ----------------------------------------------------------------
 
     def message(self, message: Item) -> Iterator[Record]:
         """Yield the records of a message and its parts."""
-        info, parts = mapping_at(message, "info"), objects_of(message.get("parts"))
+        info, parts = mapping_at(message, "info"), mappings(message.get("parts"))
         name, role = text_or_none(info.get("id")) or "", info.get("role")
         self.conv.time = _time(_created(info)) or self.conv.time
         made = self._uuids.setdefault(name, [])
@@ -207,11 +202,7 @@ class _Session:
             else:
                 self._other(kind)
         if blocks:
-            yield self._asked(blocks, is_meta=None if typed else True)
-
-    def _asked(self, blocks: list[PlainBlock] | str, **fields: Any) -> Record:
-        call, self._call = self._call, None
-        return self.conv.user(blocks, parent_tool_use_id=call, **fields)
+            yield self.conv.user(blocks, is_meta=not typed)
 
     def _assistant(self, name: str, info: Item, parts: list[Item]) -> Iterator[Record]:
         error = mapping_at(info, "error").get("name")
@@ -256,27 +247,32 @@ class _Session:
 
     def _step(self, name: str, info: Item, number: int, parts: list[Item]) -> Iterator[Record]:
         """Yield a response and its results."""
+        blocks, results = self._said(parts, name)
+        ends = (part.get("tokens") for part in reversed(parts) if part.get("type") == "step-finish")
+        # The user ran a command or a subagent: no model asked for it.
+        own = any(part.get("type") in ("step-start", "step-finish", "text") for part in parts)
+        yield from self._response(
+            info, number, blocks, results, next(ends, None), text_or_none(info.get("modelID")),
+            copied=not own or info.get("summary") is True, uuid=self._uuid(name, number),
+        )  # fmt: skip
+
+    def _said(self, parts: list[Item], name: str) -> tuple[list[PlainBlock], list[PlainBlock]]:
+        """Return the texts and calls of a response, and the results; newer calls have an ``id``."""
         blocks: list[PlainBlock] = []
         results: list[PlainBlock] = []
-        tokens: Any = None
         for part in parts:
             kind, text = text_or_none(part.get("type")), text_or_none(part.get("text"))
             if kind == "text":
                 blocks += [text_block(text)] if text else []
             elif kind == "tool":
-                call_id = self._call_id(part.get("callID"), name)
-                state = mapping_at(part, "state")
-                blocks.append(call_block(call_id, str(part.get("tool")), state.get("input")))
-                results.append(self._ran(call_id, part.get("tool"), state))
+                state, tool = mapping_at(part, "state"), part.get("tool", part.get("name"))
+                newer = "callID" not in part
+                call_id = str(part.get("id")) if newer else self._call_id(part["callID"], name)
+                blocks.append(call_block(call_id, str(tool), state.get("input")))
+                results += _settled(call_id, state) if newer else self._ran(call_id, tool, state)
             else:
-                tokens = part.get("tokens") if kind == "step-finish" else tokens
                 self._other(kind)
-        # The user ran a command or a subagent: no model asked for it.
-        own = any(part.get("type") in ("step-start", "step-finish", "text") for part in parts)
-        yield from self._response(
-            info, number, blocks, results, tokens, text_or_none(info.get("modelID")),
-            copied=not own or info.get("summary") is True, uuid=self._uuid(name, number),
-        )  # fmt: skip
+        return blocks, results
 
     def _call_id(self, given: Any, name: str) -> str:
         """Return the id of a call; some providers count anew in each response."""
@@ -284,22 +280,22 @@ class _Session:
         owner = self._owners.setdefault(call_id, name)
         return call_id if owner == name else f"{call_id}:{name}"
 
-    def _ran(self, call_id: str, tool: Any, state: Item) -> PlainBlock:
+    def _ran(self, call_id: str, tool: Any, state: Item) -> list[PlainBlock]:
         status, metadata = state.get("status"), mapping_at(state, "metadata")
         if status == "completed":
             if removed := number_of(mapping_at(state, "time").get("compacted")):
                 self._pruned.append((removed, call_id))
             text = text_or_none(state.get("output")) or ""
             failed = tool == "invalid" or _failed(text, metadata)
-            return _result(call_id, text, failed, state.get("attachments"))
+            return [_result(call_id, text, failed, state.get("attachments"))]
         if status == "error":
             output = metadata.get("output") if metadata.get("interrupted") is True else None
             if isinstance(output, str):
-                return _result(call_id, output, False)
-            return _result(call_id, text_or_none(state.get("error")) or "", True)
+                return [_result(call_id, output, False)]
+            return [_result(call_id, text_or_none(state.get("error")) or "", True)]
         if status not in ("pending", "running"):
             self.conv.unknown(f"tool/{status}")
-        return _result(call_id, _INTERRUPTED, True)
+        return [_result(call_id, _INTERRUPTED, True)]
 
     def _other(self, kind: str | None) -> None:
         if kind not in _SILENT:
@@ -312,8 +308,7 @@ class _Session:
         if not blocks:
             return
         # A fork copies messages under new ids; when they were made stays.
-        if 0 < _created(info) < self._begun:
-            fields["forked_from"] = msgspec.Raw(b"true")
+        fields["forked"] = 0 < _created(info) < self._begun
         said = [str(block.get("id") or block.get("text")) for block in blocks]
         key = f"opencode:{blake(str(_created(info)), str(number), *said)}"
         yield self.conv.assistant(key, blocks, model=model or "", tokens=_tokens(tokens), **fields)
@@ -329,10 +324,10 @@ class _Session:
         if kind == "assistant":
             yield from self._answer(data)
         elif kind == "user":
-            texts = [*(s.get("text") for s in objects_of(data.get("skills"))), data.get("text")]
+            texts = [*(s.get("text") for s in mappings(data.get("skills"))), data.get("text")]
             blocks = [text_block(text) for text in map(text_or_none, texts) if text]
             if blocks := [*blocks, *_attached(data.get("files"))]:
-                yield self._asked(blocks)
+                yield self.conv.user(blocks)
         elif kind == "compaction":
             yield from self._checkpoint(data)
         elif kind == "idle":
@@ -349,27 +344,15 @@ class _Session:
         if data.get("status", "completed") != "completed":
             return
         yield self.conv.compaction()
-        self._fidelity = "compacted_encrypted" if data.get("remote") else None
+        self.conv.fidelity = "compacted_encrypted" if data.get("remote") else None
         given = {name: str(data.get(name) or "") for name in ("summary", "recent")}
         text = _REMOTE if data.get("remote") else _CHECKPOINT.format(**given)
         yield self.conv.user(text, is_compact_summary=True)
 
     def _answer(self, data: Item) -> Iterator[Record]:
-        blocks: list[PlainBlock] = []
-        results: list[PlainBlock] = []
-        for part in objects_of(data.get("content")):
-            kind, text = text_or_none(part.get("type")), text_or_none(part.get("text"))
-            if kind == "text":
-                blocks += [text_block(text)] if text else []
-            elif kind == "tool":
-                call_id, state = str(part.get("id")), mapping_at(part, "state")
-                blocks.append(call_block(call_id, str(part.get("name")), state.get("input")))
-                results += _settled(call_id, state)
-            else:
-                self._other(kind)
-        model, fidelity = text_or_none(mapping_at(data, "model").get("id")), self._fidelity
-        tokens = data.get("tokens")
-        yield from self._response(data, 0, blocks, results, tokens, model, fidelity=fidelity)
+        said = self._said(mappings(data.get("content")), "")
+        model = text_or_none(mapping_at(data, "model").get("id"))
+        yield from self._response(data, 0, *said, data.get("tokens"), model)
         if "interrupted" in str(mapping_at(data, "error").get("message")):
             yield self.conv.interrupt("")
 
@@ -400,7 +383,7 @@ _NOTES: dict[str, Callable[[Item], str | None]] = {
 
 def _settled(call_id: str, state: Item) -> list[PlainBlock]:
     """Return the result of a call of the newer generation, if it has one."""
-    content = objects_of(state.get("content"))
+    content = mappings(state.get("content"))
     facts = mapping_at(state, "structured") or mapping_at(state, "metadata")
     if state.get("status") == "error":
         error = {"error": state.get("error"), "content": content}
@@ -453,7 +436,7 @@ class OpenCode(TraceSource):
                 yield session.begin(mapping_at(value, "opencode"))
             elif "messages" in value:  # an export
                 yield session.begin(mapping_at(value, "info"))
-                for message in objects_of(value["messages"]):
+                for message in mappings(value["messages"]):
                     yield from session.message(message)
             elif "info" in value:
                 yield from session.message(value)

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from composer_pipeline.files import mapping_at
+from composer_pipeline.files import mapping_at, mappings
 from composer_pipeline.traces.records import LineStats, Record
 from composer_pipeline.traces.source import (
     Conversation,
@@ -20,7 +18,6 @@ from composer_pipeline.traces.source import (
     first_object,
     home,
     objects,
-    objects_of,
     result_block,
     text_block,
     text_or_none,
@@ -48,7 +45,6 @@ SYSTEM_PROMPT, TOOLS = "teich-system-prompt", "teich-available-tools"
 
 # Entries that the model does not see.
 _SILENT = frozenset({"model_change", "thinking_level_change", "label", "session_info"})
-_COPIED_BY_FORK = msgspec.Raw(b"true")
 
 
 class _Place(NamedTuple):
@@ -163,17 +159,17 @@ class _Session:
         time = message.get("timestamp") or entry.get("timestamp")
         source = mapping_at(entry, "source")
         key = text_or_none(source.get("message_id")) or f"pi:{entry['id']}:{time}"
-        fields: Item = {"copied": True} if copy or source.get("copied") is True else {}
-        if self.forked and (conv.time or "") < self.forked:
-            fields["forked_from"] = _COPIED_BY_FORK
-        if stop == "error":
-            fields["is_api_error_message"] = True
+        copied = bool(copy) or source.get("copied") is True
+        forked, error = (conv.time or "") < self.forked, stop == "error" or None
         if blocks or not lost:
             model = text_or_none(message.get("responseModel")) or text_or_none(message.get("model"))
             usage = mapping_at(message, "usage")
             read = total(usage, "input", "cacheRead", "cacheWrite")
             tokens = read, total(usage, "output")
-            yield conv.assistant(key + copy, blocks, model=model or "", tokens=tokens, **fields)
+            yield conv.assistant(
+                key + copy, blocks, model=model or "", tokens=tokens, copied=copied, forked=forked,
+                is_api_error_message=error,
+            )  # fmt: skip
         if lost:
             stopped = conv.last if stop == "aborted" else None
             conv.last, self.at = before, self.at._replace(stopped=stopped)
@@ -182,7 +178,7 @@ class _Session:
 
     def _said(self, entry: Item, message: Item) -> list[Item]:
         blocks: list[Item] = []
-        for block in objects_of(message.get("content")):
+        for block in mappings(message.get("content")):
             if block.get("type") == "text":
                 blocks += content_blocks([block])
             elif block.get("type") == "toolCall" and (call := text_or_none(block.get("id"))):
@@ -250,7 +246,7 @@ class _Session:
     def _recorded(self, kind: Any, data: Item) -> Iterator[Record]:
         if kind == SYSTEM_PROMPT and (system := text_or_none(data.get("systemPrompt"))):
             yield self.conv.snapshot(system)
-        elif kind == TOOLS and (tools := objects_of(data.get("tools"))):
+        elif kind == TOOLS and (tools := mappings(data.get("tools"))):
             yield self.conv.snapshot(None, tools)
 
 

@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real proof-gpu proof-monarch proof-verl test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-view bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers bench-viewers follow-deploy same-tables compare figures docs
+  bench-training-rows bench-labels bench-kto-git bench-outcomes bench-view bench-sources bench-opencode agents bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers bench-viewers follow-deploy same-tables compare figures docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -196,6 +196,22 @@ bench-outcomes: $(STAMP) ## CPU and memory of asking git, beside git log alone (
 
 bench-view: $(STAMP) ## opening, filtering and searching 20,000 states in the viewer, and bundles (four minutes)
 	$(BIN)/python benchmarks/view.py $(BENCH_ARGS)
+
+bench-sources: $(STAMP) ## each trace source beside orjson.loads (a minute)
+	PYTHONPATH=. $(BIN)/python benchmarks/sources.py $(BENCH_ARGS)
+
+bench-opencode: $(STAMP) ## peak memory of reading a database of OpenCode of 1 GiB (three minutes)
+	$(BIN)/python -m benchmarks.opencode_memory $(BENCH_ARGS)
+
+# The command-line programs themselves, in a folder of their own; needs node and npm.
+AGENTS := build/agents
+$(AGENTS)/.installed: requirements/agents.txt
+	@mkdir -p $(AGENTS)/all && npm install --silent --no-audit --no-fund --prefix $(AGENTS)/all $$(cat requirements/agents.txt)
+	@touch $@
+
+agents: $(STAMP) $(AGENTS)/.installed ## real agents against scripted answers: their requests beside our states (half an hour; installs them below build/)
+	PYTHONPATH=. $(BIN)/python benchmarks/agents.py --agents $(AGENTS) --out build/agents-real $(AGENTS_ARGS)
+	PYTHONPATH=. $(BIN)/python benchmarks/agents.py --check --out build/agents-real $(AGENTS_ARGS)
 
 bench-losses: $(STAMP) ## the divergence kernel beside full logits and TRL's, on a CPU (three minutes)
 	$(BIN)/python benchmarks/losses.py

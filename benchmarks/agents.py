@@ -60,6 +60,27 @@ def plain(agent: Agent) -> None:
     )
 
 
+#: Commands that fail, and others that only print words of a failure.
+FAILING = """exit 1|exit 77|ls /nowhere|cat missing.txt|false|test -f gone
+grep -q nothing notes.txt|python3 -c "raise SystemExit(2)"|python3 -c "import nothing_here"
+sh -c "exit 9"|git checkout gone|python3 -c "print(1/0)"|no-such-program|cd gone && ls
+set -e; false; true"""
+FINE = """ls|cat notes.txt|wc -l notes.txt|true|git status --short|head -1 long.txt|sleep 0
+echo "error: not really"|echo FAILED|printf "Exit code: 1\\n"|grep -c a notes.txt|test -d .
+echo "Process exited with code 7"|echo "Command exited with code 3"|echo "npm ERR! no"
+echo "1 failed, 2 passed" >/dev/null|echo "Traceback (most recent call last):"|cat long.txt"""
+
+
+def exits(agent: Agent) -> None:
+    """Commands that fail, and commands that do not, in turns."""
+    failing, fine = (text.replace("\n", "|").split("|") for text in (FAILING, FINE))
+    wrong = [run(f"{command} #fails {n}") for n in range(4) for command in failing]
+    right = [run(f"{command} #{n}") for n in range(4) for command in fine]
+    calls = [call for pair in zip(right, wrong, strict=False) for call in pair]
+    calls += right[len(wrong) :]
+    agent.prompt("Try them all.", *(Reply("", [call]) for call in calls), Reply("Tried."))
+
+
 def resume(agent: Agent) -> None:
     """A second prompt in a second process."""
     agent.prompt("What is in notes.txt?", Reply("", [read("notes.txt")]), Reply("Alpha and beta."))
@@ -208,13 +229,13 @@ def subagent(agent: Agent) -> None:
 
 
 SCENARIOS = [plain, resume, parallel, secret, failing, interrupted, compaction, full, back, fork]
-SCENARIOS += [denied, stopped, steered, shell, killed, terminal, subagent]
+SCENARIOS += [exits, denied, stopped, steered, shell, killed, terminal, subagent]
 
 
 # -- the comparison ------------------------------------------------------------------------
 
 #: Calls of the scripts that must be error turns; of tests and removals, the first.
-FAILS = ("exit 3", "exit 4", "nothing like it", "unittest", "rm notes")
+FAILS = ("#fails", "exit 3", "exit 4", "nothing like it", "unittest", "rm notes")
 Item = tuple[str, ...]
 
 
@@ -352,7 +373,7 @@ def check(folder: Path) -> list[Any]:
     for number in open_answers:
         given = json.dumps(answers[number]["calls"])
         for mark in FAILS:
-            first = mark not in once or mark.startswith("exit")
+            first = mark not in once or mark.startswith(("exit", "#"))
             if (
                 mark in given
                 and first
@@ -430,7 +451,7 @@ def main() -> None:
     if given.check:
         compare(given.out, only)
         return
-    at = programs(given.agents)
+    at = programs(given.agents.resolve())
     for kind in AGENTS:
         if kind.name not in at:
             print(f"{kind.name}: not installed in {given.agents}")

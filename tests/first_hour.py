@@ -43,11 +43,8 @@ teachers:
 REFUSED = "dataset --lake canned"
 STEPS = (
     ("Say where things are. `.env` in this folder remembers it.", "init --max-usd 0.50"),
-    (
-        "Archive and parse what Claude Code wrote. Nothing leaves the machine.",
-        "ingest ~/.claude/projects",
-    ),
-    ("Again: only what is new is read.", "ingest ~/.claude/projects"),
+    ("Archive and parse what agents wrote here. Nothing leaves the machine.", "ingest"),
+    ("Again: only what is new is read.", "ingest"),
     ("What is there, and what comes next.", "status"),
     ("The sessions, then the states of one project.", "sessions"),
     ("", "states --project ladle --until 2026-11-16"),
@@ -74,7 +71,7 @@ STEPS = (
         "Gates that refuse nothing would say nothing. `canned.yaml` names one scripted model"
         " twice, under two families: it answers anything with the same few commands, so that both"
         " always agree, and every pair is gold.",
-        "ingest ~/.claude/projects --lake canned",
+        "ingest --lake canned",
     ),
     ("", "replay --teachers canned.yaml --lake canned"),
     ("", "pairs --lake canned"),

@@ -227,12 +227,12 @@ _PROMPT_TOKENS: _Columns = {"prompt_tokens": (INT64, f"of prompt and tools, {_TO
 _COST: _Columns = {"cost_usd": (FLOAT, "billed cost of all replies to the state, US dollars")}
 #: What every row ends with.
 _IDS: _Columns = {
-    "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
     "repository": (TEXT, "hash of the repository; equal for its clones and worktrees"),
     "day": (TEXT, "day of the session"),
     "schema_version": (INT32, "version of the dataset's tables"),
     **STATE_ID,
     "group_id": (TEXT, "sessions that stay together; no group is in two splits"),
+    "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
 }
 _ACTION: _Columns = {
     "action_text": (TEXT, "the agent's action as a person reads it"),
@@ -525,7 +525,6 @@ STATES = _table(
     {
         **STATE_ID,
         "agent_id": (TEXT, "subagent, empty for the main trajectory"),
-        "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
         "message_id": (TEXT, "id of the API response"),
         "chain_id": (TEXT, "chain that holds the prefix"),
         "n_messages": (INT32, "the prefix is the first n messages of the chain"),
@@ -597,6 +596,7 @@ STATES = _table(
             "the other calls of a parallel batch that failed for a reason of their own, each as"
             " JSON of error_kind to lesson as above; null in most rows",
         ),
+        "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
     },
     compact=True,
 )
@@ -671,7 +671,6 @@ SESSIONS = _table(
         "session_id": (TEXT, "the agent's session"),
         "agent_id": (TEXT, "subagent, empty for the main trajectory"),
         "path": (TEXT, "source file, as in raw_files"),
-        "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
         "project": (TEXT, "redacted working directory of the session"),
         "group_id": (TEXT, "split group: sessions that share records or a first prompt"),
         "first_prompt": (TEXT, "first human prompt, redacted, cut at 500 characters"),
@@ -703,6 +702,7 @@ SESSIONS = _table(
             INT32,
             "version of the redaction rules that wrote the day; null in old rows",
         ),
+        "agent": (TEXT, "whose session it is: claude-code, codex, pi, ..."),
     },
     compact=True,
 )

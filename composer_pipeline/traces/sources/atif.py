@@ -32,16 +32,17 @@ _VERSION = re.compile(r"ATIF-v(\d+)\.(\d+)")
 _START = re.compile(rb'"schema_version"\s*:\s*"ATIF-v\d')
 #: What harnesses write of a call that failed, where no field says it.
 _FAILED = re.compile(
-    r'<returncode>-?[1-9]\d*</returncode>|^\s*"returncode": -?[1-9]\d*,'  # mini-swe-agent
-    r"|^\[(?:The c|C)ommand (?:finished|completed) with exit code -?[1-9]\d*\.?\]|\AERROR:\n"
-    r"|^\[exit_code\] -?[1-9]\d*$|^\[error\] "  # Harbor, of Claude Code; above: OpenHands
-    r"|^<shellId: \S+ completed with exit code -?[1-9]\d*>|\AThe user rejected this tool call\."
-    r"|^Exit Code: -?[1-9]\d*$|\A\[Operation Cancelled\]"  # Gemini CLI; above: Copilot CLI
+    r'^(?:.*<returncode>-?[1-9]\d*</returncode>|\s*"returncode": -?[1-9]\d*,'  # mini-swe-agent
+    r"|\[(?:The c|C)ommand (?:finished|completed) with exit code -?[1-9]\d*\.?\]|\AERROR:\n"
+    r"|\[exit_code\] -?[1-9]\d*$|\[error\] "  # Harbor, of Claude Code; above: OpenHands
+    r"|<shellId: \S+ completed with exit code -?[1-9]\d*>|\AThe user rejected this tool call\."
+    r"|Exit Code: -?[1-9]\d*$|\A\[Operation Cancelled\]"  # Gemini CLI; above: Copilot CLI
     r"|\A(?:Chunk ID: .*\n)?(?:Wall time: .*\n)?(?:Exit code:|Process exited with code) [1-9]\d*$"
-    r"|\A(?:apply_patch verification|exec_command) failed: ",  # Codex CLI
+    r"|\A(?:apply_patch verification|exec_command) failed: )",  # Codex CLI
     re.MULTILINE,
 )
-#: The characters at either end of a result in which it stands.
+#: What one of these has, and the characters at either end of a result in which it stands.
+_MARKS = ("code", "Code", "[error]", "ERROR:", "rejected", "Cancelled", "failed: ")
 _END = 500
 Json = dict[str, Any]
 
@@ -186,7 +187,7 @@ class _Trajectory:
         if told or self._own:
             return any(told)
         ends = text if len(text) < 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
-        return _FAILED.search(ends) is not None
+        return any(mark in ends for mark in _MARKS) and _FAILED.search(ends) is not None
 
 
 class Atif(TraceSource):

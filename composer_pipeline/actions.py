@@ -1,7 +1,7 @@
 """What an agent or a teacher did at one state: text and tool calls."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -74,7 +74,7 @@ def action_text(messages: Sequence[Any]) -> str:
     return "\n".join(parts)
 
 
-def chat_calls(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+def chat_calls(*messages: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return (tool, arguments) of each call of messages in chat form."""
     return [
         (call["function"]["name"], call["function"]["arguments"])

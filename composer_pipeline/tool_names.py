@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.actions import ToolCall, apply_edits
+from composer_pipeline.actions import ToolCall, apply_edits, chat_calls
 
 Arguments = dict[str, Any]
 
@@ -91,6 +91,11 @@ def translate(call: ToolCall) -> tuple[ToolCall, ...]:
 def steps_of(calls: Iterable[ToolCall]) -> Iterator[ToolCall]:
     """Yield what calls do, as :func:`translate`."""
     return (step for call in calls for step in translate(call))
+
+
+def chat_steps(message: Mapping[str, Any]) -> Iterator[ToolCall]:
+    """Yield what the calls of a message in chat form do, as :func:`translate`."""
+    return steps_of(ToolCall(*call) for call in chat_calls(message))
 
 
 def _renamed(tool: str, given: Mapping[str, Any]) -> Arguments:
@@ -229,6 +234,13 @@ def _hunk(text: str) -> dict[str, str]:
     return {"old_string": "\n".join(old), **added} if any(old) else added
 
 
+def changes_of(arguments: Arguments) -> list[Arguments]:
+    """Return the changes that an Edit or a MultiEdit makes."""
+    listed = arguments.get("edits")
+    every = listed if isinstance(listed, list) else [arguments]
+    return [change for change in every if isinstance(change, dict)]
+
+
 def with_change(call: ToolCall, old: str, new: str) -> Arguments | None:
     """Return a call's own arguments with another change; ``None`` where they cannot say it.
 
@@ -350,7 +362,8 @@ def _with_numbers(args: Mapping[str, Any], text: str) -> str:
 
 #: Lines of this length are shown cut off.
 _CUT_OFF = 2000
-_LINE = re.compile(r"^ *(\d+)[→\t](.*)$")
+#: A line of a result with its number, as Claude Code shows it.
+NUMBERED = re.compile(r"^ *(\d+)[→\t](.*)$", re.MULTILINE)
 
 
 def read_text(call: ToolCall, result: Any) -> str | None:
@@ -365,7 +378,7 @@ def read_text(call: ToolCall, result: Any) -> str | None:
         return None
     lines: list[str] = []
     for line in translate_result(call, result).split("\n"):
-        match = _LINE.match(line)
+        match = NUMBERED.match(line)
         if match is None or int(match[1]) != len(lines) + 1:
             break
         if len(match[2]) >= _CUT_OFF:

@@ -10,31 +10,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from composer_pipeline.actions import PATH_ARGUMENTS, ToolCall
-from composer_pipeline.tool_names import steps_of
+from composer_pipeline.actions import PATH_ARGUMENTS, chat_calls
+from composer_pipeline.tool_names import chat_steps
 
 Message = dict[str, Any]
 #: Replaces the middle of a shortened text.
 CUT = "\n[…]\n"
 
 
-def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
-    """Return (name, arguments) of each call of a plain message."""
-    functions = (call["function"] for call in message.get("tool_calls") or ())
-    return [(function["name"], function["arguments"]) for function in functions]
-
-
 def paths_of(message: Message) -> Iterator[str]:
     """Yield the files that calls of a plain message name in path arguments."""
-    for step in _steps(message):
+    for step in chat_steps(message):
         for key in PATH_ARGUMENTS:
             value = step.arguments.get(key)
             if isinstance(value, str) and value.strip("./"):
                 yield value
-
-
-def _steps(message: Message) -> Iterator[ToolCall]:
-    return steps_of(ToolCall(*call) for call in calls_of(message))
 
 
 def without_middle(text: str, stop: int, start: int) -> str:
@@ -54,7 +44,7 @@ _LAST_WORD, _FIRST_WORD = re.compile(r"\S{1,100}\Z"), re.compile(r"\A\S{1,100}")
 
 
 def _read_in(message: Message) -> Iterator[str]:
-    for step in _steps(message):
+    for step in chat_steps(message):
         path = step.arguments.get("file_path", step.arguments.get("notebook_path"))
         if step.name in ("Read", "NotebookRead") and isinstance(path, str):
             yield path
@@ -116,7 +106,7 @@ class Turn:
         for message in messages:
             self.fixed += overhead.message if message["role"] != "tool" else 0
             self.sizes.append(texts.count(message["content"]))
-            for name, arguments in calls_of(message):
+            for name, arguments in chat_calls(message):
                 self.fixed += overhead.call + texts.count(name)
                 for key, value in arguments.items():
                     self.fixed += 3 + texts.count(key)

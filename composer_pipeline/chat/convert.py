@@ -14,6 +14,7 @@ import referencing
 import referencing.exceptions
 
 from composer_pipeline.actions import ERROR_PREFIX, Action, ToolCall, validator_of
+from composer_pipeline.files import mapping_at
 from composer_pipeline.states.state import TraceState, blocks_of
 from composer_pipeline.versions import CONVERTER_VERSION
 
@@ -120,8 +121,7 @@ class Builder:
         self.names.add(name)
         self.seen.add(recorded)
         self._pending.append((recorded, wire, short_name(name)))
-        arguments = block.get("input")
-        return chat_call(wire, name, arguments if isinstance(arguments, dict) else {})
+        return chat_call(wire, name, mapping_at(block, "input"))
 
     def _result_text(self, block: dict[str, Any]) -> str:
         content = block.get("content", "")

@@ -65,7 +65,7 @@ def _agent(
                 call["id"], str(b.get("id", "")), *map(call["function"].get, ("name", "arguments"))
             )
             for b in blocks
-            if _kind(b) == "tool_use"
+            if b.get("type") == "tool_use"
             for call in [next(wire)]
         ]
         if text or calls:
@@ -82,7 +82,7 @@ def _user(
     failed = {
         str(b.get("tool_use_id", ""))
         for b in blocks
-        if _kind(b) == "tool_result" and b.get("is_error") is True
+        if b.get("type") == "tool_result" and b.get("is_error") is True
     }
     results = {m["tool_call_id"]: m["content"] for m in built if m["role"] == "tool"}
     for step in reversed(before):
@@ -121,12 +121,8 @@ def _with_systems(steps: list[SessionStep]) -> list[SessionStep]:
 
 
 def _texts(blocks: list[Any]) -> list[str]:
-    texts = [str(block.get("text", "")) for block in blocks if _kind(block) == "text"]
+    texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     return [text for text in texts if text.strip()]
-
-
-def _kind(block: Any) -> Any:
-    return block.get("type") if isinstance(block, dict) else None
 
 
 def harness_of(session: WholeSession) -> str:

@@ -120,7 +120,7 @@ class Explainer:
         }
         own = self._pairs.get(pair_id)
         if own is not None and own["source"] in _OWN:
-            calls = (ToolCall(name, dict(given)) for name, given in chat_calls(own["chosen"]))
+            calls = (ToolCall(name, dict(given)) for name, given in chat_calls(*own["chosen"]))
             facts |= {
                 "reason": own["source"],
                 "why": _OWN[own["source"]].format(**own),

@@ -194,7 +194,7 @@ def standing_notes(lake: Lake) -> list[Note]:
     alone counts. Reads ``states`` and ``pairs``.
     """
     pairs = lake.rows("pairs", columns=["state_id", "source", "chosen"])
-    better = {r["state_id"]: chat_calls(r["chosen"]) for r in pairs if r["source"] == "recovery"}
+    better = {r["state_id"]: chat_calls(*r["chosen"]) for r in pairs if r["source"] == "recovery"}
     habits: dict[tuple[str, str, str], list[tuple[str, str, str]]] = defaultdict(list)
     rows = lake.rows("states", columns=["state_id", "verdict"])
     wrong = [row["state_id"] for row in rows if row["verdict"] == "mistake"]
@@ -246,14 +246,14 @@ def consensus_hint(
     Paths are resolved against ``cwd``, or else the row's project. Only with ``full_arguments`` may
     a hint contain every argument of the teachers' action.
     """
-    calls = chat_calls(row["chosen"])
+    calls = chat_calls(*row["chosen"])
     if not calls:
         return None
     name, arguments = calls[0]
     folder = cwd or str(row.get("project") or "")
     shown = [text for message in row["prompt"] for text in strings(message)]
     reviewers = f"{row['n_agree']} of {row['n_families']} independent reviewers would"
-    own = [tool for tool, _ in chat_calls(row["rejected"])][:1]
+    own = [tool for tool, _ in chat_calls(*row["rejected"])][:1]
     instead = f" instead of {own[0]}" if own else " instead of answering in text"
     if own == [name]:
         instead = ", but not as you did"

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from composer_pipeline.actions import chat_calls
 from composer_pipeline.charts import bars, heatmap, lines, markdown_image
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.place import check_days
@@ -191,14 +192,11 @@ def sides_of(pairs: Sequence[Row]) -> Sides:
     )
 
 
-def _calls(messages: Iterable[Row]) -> list[tuple[str, dict[str, Any]]]:
-    calls = (call["function"] for message in messages for call in message.get("tool_calls") or ())
-    return [(str(call["name"]), dict(call["arguments"])) for call in calls]
-
-
 def _told(messages: Sequence[Row]) -> str:
     """Return what tells actions apart: calls without their descriptions, else the text."""
-    calls: list[Any] = [(name, {**given, "description": ""}) for name, given in _calls(messages)]
+    calls: list[Any] = [
+        (name, {**given, "description": ""}) for name, given in chat_calls(*messages)
+    ]
     return json.dumps(calls or [message.get("content") for message in messages], sort_keys=True)
 
 
@@ -214,7 +212,9 @@ _CHECK = re.compile(
 
 
 def _checks(row: Row) -> bool:
-    return any(_CHECK.search(str(given.get("command", ""))) for _, given in _calls(row["rejected"]))
+    return any(
+        _CHECK.search(str(given.get("command", ""))) for _, given in chat_calls(*row["rejected"])
+    )
 
 
 @dataclass(frozen=True)

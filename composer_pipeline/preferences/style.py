@@ -32,7 +32,7 @@ def style_of(
 ) -> list[float]:
     """Return the numbers of an action, in the order of :data:`FEATURES`."""
     text = "".join(str(message.get("content") or "") for message in messages)
-    calls = chat_calls(messages)
+    calls = chat_calls(*messages)
     keys = [(name, list(arguments)) for name, arguments in calls]
     body = "\n".join([s for _, arguments in calls for s in strings(arguments)] or [text])
     size = max(1, len(body))
@@ -65,7 +65,7 @@ def _usual_orders(sides: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, tup
     """Return tool to its keys by their most common position over all actions."""
     positions: dict[str, dict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
     for messages in sides:
-        for name, arguments in chat_calls(messages):
+        for name, arguments in chat_calls(*messages):
             for position, key in enumerate(arguments):
                 positions[name][key][position] += 1
 

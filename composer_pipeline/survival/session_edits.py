@@ -14,7 +14,7 @@ import msgspec
 
 from composer_pipeline.actions import ToolCall
 from composer_pipeline.files import mapping_at, mappings
-from composer_pipeline.tool_names import EDITS, translate
+from composer_pipeline.tool_names import EDITS, changes_of, translate
 from composer_pipeline.traces.records import LineStats, message_of, parse_time, plain_content
 from composer_pipeline.traces.source import ClaudeCode, object_of_line, source_of
 
@@ -226,10 +226,8 @@ def _texts(step: ToolCall, original: str | None) -> tuple[str, str, Region | Non
     given = step.arguments
     if step.name == "Write":
         return original or "", str(given.get("content") or ""), None
-    listed = given.get("edits")
-    items = mappings(listed) if isinstance(listed, list) else [given]
     changes = [(str(e.get("old_string") or ""), str(e.get("new_string") or ""),
-                bool(e.get("replace_all"))) for e in items]  # fmt: skip
+                bool(e.get("replace_all"))) for e in changes_of(given)]  # fmt: skip
     if original is None:
         return "\n".join(c[0] for c in changes), "\n".join(c[1] for c in changes), None
     text = original

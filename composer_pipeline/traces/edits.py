@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from composer_pipeline.actions import ToolCall
-from composer_pipeline.files import mappings
-from composer_pipeline.tool_names import AGENTS, EDITS
+from composer_pipeline.tool_names import AGENTS, EDITS, NUMBERED, changes_of
 from composer_pipeline.traces.graph_nodes import Call
 from composer_pipeline.traces.trajectory import Trajectory
 
@@ -219,7 +218,7 @@ def _file(step: ToolCall, author: Author, folder: str) -> Iterator[Event]:
     else:
         if changes := _changes(given):
             yield Event("edit", author, path, changes)
-        for item in _items(given):
+        for item in changes_of(given):
             if "old_string" not in item and "new_string" in item:  # at a line that nothing shows
                 yield Event("shell", author, path, (Change("", str(item["new_string"])),))
 
@@ -314,13 +313,8 @@ def _changes(given: dict[str, object]) -> tuple[Change, ...]:
     return tuple(
         Change(str(item["old_string"] or ""), str(item.get("new_string") or ""),
                bool(item.get("replace_all")))
-        for item in _items(given) if "old_string" in item
+        for item in changes_of(given) if "old_string" in item
     ) or ((Change("", str(given["new_source"])),) if "new_source" in given else ())  # fmt: skip
-
-
-def _items(given: dict[str, object]) -> list[dict[str, object]]:
-    edits = given.get("edits")
-    return mappings(edits) if isinstance(edits, list) else [given]
 
 
 def _joined(folder: str, path: str) -> str:
@@ -340,16 +334,13 @@ def _inner(path: str) -> str:
     return re.sub(r"^(?:\.{0,2}/)+", "", path)
 
 
-_NUMBERED = re.compile(r"^ *(\d+)[→\t](.*)$", re.MULTILINE)
-
-
 def _numbered(text: str, after: str = "") -> dict[int, str]:
     """Return the numbered lines of a result; of the part after a phrase, if one is given."""
     if after:
         _, found, text = text.partition(after)
         if not found:
             return {}
-    return {int(number): line for number, line in _NUMBERED.findall(text)}
+    return {int(number): line for number, line in NUMBERED.findall(text)}
 
 
 class Line(msgspec.Struct, gc=False):

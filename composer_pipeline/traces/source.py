@@ -295,6 +295,7 @@ class Conversation:
         self.time: str | None = None
         self.last: str | None = None
         self._count = 0
+        self._owners: dict[str, Any] = {}
 
     def user(self, content: Blocks, **fields: Any) -> Record:
         """Return a user's message: a prompt, results, or with ``is_meta`` what the agent adds."""
@@ -368,6 +369,11 @@ class Conversation:
         metadata = msgspec.Raw(encode({"compactedToolIds": list(call_ids)}))
         fields = {"subtype": "microcompact_boundary", "microcompact_metadata": metadata}
         return self._record("system", fields)
+
+    def call_id(self, given: Any, owner: Any) -> str:
+        """Return a call's id, made distinct where another response (its owner) has used it."""
+        first = self._owners.setdefault(str(given), owner)
+        return str(given) if first == owner else f"{given}:{owner}"
 
     def unknown(self, kind: Any) -> None:
         """Count something that this reader does not know."""

@@ -17,9 +17,10 @@ from typing import Any
 
 import orjson
 
+from composer_pipeline.actions import chat_calls
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.window_text import Dropped, Texts, tool_call
-from composer_pipeline.window import Message, calls_of
+from composer_pipeline.window import Message
 
 #: Prepended to a template that would otherwise open a reasoning block.
 NO_THINKING = "{%- set enable_thinking = false -%}"
@@ -269,7 +270,7 @@ def offered_tools(
     ):
         if sum(texts.count(json.dumps(tool)) for tool in offer) <= budget:
             return offer
-    used = {name: at for at, message in enumerate(messages) for name, _ in calls_of(message)}
+    used = {name: at for at, message in enumerate(messages) for name, _ in chat_calls(message)}
     order = sorted(tools, key=lambda tool: -used.get(_name(tool), -1))
     kept: set[str] = set()
     for tool in order:

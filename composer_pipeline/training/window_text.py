@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from composer_pipeline.window import Message, calls_of, paths_of, turns_of, without_middle
+from composer_pipeline.actions import chat_calls
+from composer_pipeline.window import Message, paths_of, turns_of, without_middle
 
 #: The system message of a window whose prompt has none; templates insert worse ones.
 SYSTEM = "You are a coding agent."
@@ -125,7 +126,7 @@ class Texts:
 def shows(messages: Iterable[Message], path: str) -> bool:
     """Return True if a path occurs in a content or an argument of plain messages."""
     return any(
-        path in message["content"] or any(_holds(args, path) for _, args in calls_of(message))
+        path in message["content"] or any(_holds(args, path) for _, args in chat_calls(message))
         for message in messages
     )
 

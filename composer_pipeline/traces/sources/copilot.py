@@ -37,12 +37,9 @@ INTERRUPTED = "The execution of this tool, or a previous tool was interrupted."
 _SEEN = frozenset({"user.message", "system.notification", "session.mode_notice_delivered"})
 # Known events that add nothing to it.
 _SILENT = re.compile(
-    r"(?:auto_mode_switch|capabilities|commands?|elicitation|exit_plan_mode|external_tool|factory"
-    r"|hook|mcp|mcp_app|model|pending_messages|permission|sampling|session_limits_exhausted"
-    r"|subagent|tool_search|ui|user_input)\..*"
-    r"|assistant\.(?:fusion_.*|idle|intent|(?:message|reasoning|streaming|tool_call)_.*|reasoning"
-    r"|server_tool_progress|turn_end|turn_start|usage)"
-    r"|tool\.(?:execution_(?:start|partial_result|progress)|user_requested)"
+    r"(?:assistant|auto_mode_switch|capabilities|commands?|elicitation|exit_plan_mode|external_tool"
+    r"|factory|hook|mcp|mcp_app|model|pending_messages|permission|sampling|session_limits_exhausted"
+    r"|subagent|tool|tool_search|ui|user_input)\..*"
     r"|session\.(?:auto_.*|autopilot_.*|background_.*|binary_asset|canvas\..*|completion_receipt"
     r"|context_changed|custom_.*|error|extensions.*|fusion_.*|handoff|idle|info|managed_settings_.*"
     r"|mcp_.*|mode_changed|model_change|permissions_changed|plan_changed|remote_steerable_changed"

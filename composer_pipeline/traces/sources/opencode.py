@@ -148,7 +148,6 @@ class _Session:
         self._begun = 0
         self._uuids: dict[str, list[str]] = {}  # of the records of each message
         self._compactions: dict[str, str | None] = {}  # asked for, and the first message kept
-        self._owners: dict[str, str] = {}  # the message of each call id
         self._pruned: list[tuple[int, str]] = []  # when a result was removed
         self._cleared: list[tuple[int, str]] = []  # those that this context knows of
 
@@ -240,7 +239,7 @@ class _Session:
     def removed(self, value: Any) -> None:
         """Take that a result was removed: when, its call, and the message of that."""
         if isinstance(value, list) and len(value) == 3:
-            self._pruned.append((number_of(value[0]), self._call_id(value[1], str(value[2]))))
+            self._pruned.append((number_of(value[0]), self.conv.call_id(value[1], str(value[2]))))
 
     def _uuid(self, name: str, number: int) -> str:
         return f"{self.conv.session}:{name}:{number}"
@@ -267,18 +266,12 @@ class _Session:
             elif kind == "tool":
                 state, tool = mapping_at(part, "state"), part.get("tool", part.get("name"))
                 newer = "callID" not in part
-                call_id = str(part.get("id")) if newer else self._call_id(part["callID"], name)
+                call_id = str(part.get("id")) if newer else self.conv.call_id(part["callID"], name)
                 blocks.append(call_block(call_id, str(tool), state.get("input")))
                 results += _settled(call_id, state) if newer else self._ran(call_id, tool, state)
             else:
                 self._other(kind)
         return blocks, results
-
-    def _call_id(self, given: Any, name: str) -> str:
-        """Return the id of a call; some providers count anew in each response."""
-        call_id = str(given)
-        owner = self._owners.setdefault(call_id, name)
-        return call_id if owner == name else f"{call_id}:{name}"
 
     def _ran(self, call_id: str, tool: Any, state: Item) -> list[PlainBlock]:
         status, metadata = state.get("status"), mapping_at(state, "metadata")

@@ -66,7 +66,6 @@ class _Session:
         self.path: dict[Any, tuple[Any, Item]] = {}  # an entry's parent, and the entry
         self.forked = ""  # when a fork began: entries before it are copies
         self._answered: set[str] = set()
-        self._owners: dict[str, Any] = {}
         self._count = 0
 
     def take(self, entry: Item) -> Iterator[Record]:
@@ -183,21 +182,16 @@ class _Session:
                 blocks += content_blocks([block])
             elif block.get("type") == "toolCall" and (call := text_or_none(block.get("id"))):
                 name = text_or_none(block.get("name")) or ""
-                call = self._call_id(entry, call)
+                call = self.conv.call_id(call, entry["id"])
                 blocks.append(call_block(call, name, block.get("arguments")))
         return blocks
-
-    def _call_id(self, entry: Item, call: str) -> str:
-        """Return a call's id; one that another response has used before is made distinct."""
-        owner = self._owners.setdefault(call, entry["id"])
-        return call if owner == entry["id"] else f"{call}:{entry['id']}"
 
     def _result(self, entry: Item, message: Item, copy: str) -> Iterator[Record]:
         call = text_or_none(message.get("toolCallId"))
         if call is None or not self.at.turn:
             self.conv.unknown("result without a call")
             return
-        call = self._call_id(self.at.turn[0], call)
+        call = self.conv.call_id(call, self.at.turn[0]["id"])
         self.at = self.at._replace(turn=(*self.at.turn, entry))
         if not copy:
             self._answered.add(call)
@@ -211,7 +205,7 @@ class _Session:
         first, *results = self.at.turn
         blocks = self._said(first, mapping_at(first, "message"))
         given = [mapping_at(result, "message").get("toolCallId") for result in results]
-        shown = {self._call_id(first, call) for call in given if isinstance(call, str)}
+        shown = {self.conv.call_id(call, first["id"]) for call in given if isinstance(call, str)}
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         missing = [call for call in calls if call not in shown]
         if missing and not self._answered.isdisjoint(missing):  # answered on another branch

@@ -19,10 +19,7 @@ KEY = "sk-proj-" + "Zq3vT8" * 8
 ALL = """
 composer-pipeline replay --max-usd 5
 composer-pipeline replay --max-usd 5 --json > again.json
-composer-pipeline pairs && composer-pipeline normalize && composer-pipeline statistics
-composer-pipeline dataset && composer-pipeline verify
-composer-pipeline publish --repo practice/agents --allow-simulated --dry-run
-composer-pipeline export --format atif --out atif && composer-pipeline export --format pi --out pi
+composer-pipeline pairs && composer-pipeline normalize && composer-pipeline dataset
 """
 
 

@@ -26,6 +26,7 @@ composer-pipeline pairs && composer-pipeline normalize && composer-pipeline data
 @pytest.mark.slow
 def test_every_stage_works_on_the_sessions_of_every_agent(tmp_path: Path) -> None:
     homes(tmp_path, KEY)
+    (tmp_path / ".codex" / "archived_sessions").mkdir()  # there, and empty
     # The same work seven times: what is chosen fits anywhere.
     accepted = {"accept": ["style", "lengths", "variety", "anywhere", "checks"]}
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(accepted))

@@ -37,7 +37,7 @@ def raw_sessions(
     sessions: SessionsResource,
     teachers: TeachersResource,
 ) -> None:
-    """Raw bytes of Claude Code sessions, kept after Claude Code deletes its own (30 days)."""
+    """Raw bytes of agents' sessions, kept after the agents delete their own."""
     from assets.adopt import report_lake
     from composer_pipeline.traces.archive import harvest
 

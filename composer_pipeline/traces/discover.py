@@ -60,8 +60,12 @@ def _expanded(given: Path | str) -> list[Path]:
 
 def agents_here() -> dict[str, list[Path]]:
     """Return agent to the folders (or databases) of its sessions that are on this machine."""
-    found = {source.name: [f for f in source.folders() if f.exists()] for source in sources()}
+    found = {source.name: list(filter(_has_sessions, source.folders())) for source in sources()}
     return {name: folders for name, folders in sorted(found.items()) if folders}
+
+
+def _has_sessions(place: Path) -> bool:
+    return place.is_file() or any(f.is_file() and _is_candidate(f) for f in place.rglob("*.*"))
 
 
 def session_folders(given: str = "") -> list[Path]:

@@ -255,7 +255,7 @@ def _shown(row: Row) -> Row:
     return {
         "state_id": row["state_id"],
         "session_id": row["session_id"],
-        "agent": row["agent_id"],
+        "subagent": row["agent_id"],
         **{name: row[name] for name in names},
         "did": one_line(_action(row["action"]).summary(), _CUT),
         "task": one_line(row["task"] or "", _CUT),

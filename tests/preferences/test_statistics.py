@@ -54,8 +54,12 @@ def test_deciles_of_the_length_ratio(tmp_path):
 def test_pairs_of_sessions(tmp_path):
     lake = Lake(tmp_path)
     lake.write("pairs", [pair(n) for n in range(5)], day=DAY)
-    mean, most = measure(lake, DAY).per_session
+    sessions = [{"session_id": f"s{n}", "agent": "pi" if n else "codex"} for n in range(4)]
+    lake.write("sessions", sessions, day=DAY)
+    found = measure(lake, DAY)
+    mean, most = found.per_session
     assert (mean.value, most.value) == (5 / 4, 2)
+    assert found.agents == {"codex": 2, "pi": 3}
 
 
 def test_a_day_whose_pairs_are_gone_keeps_no_results(tmp_path):

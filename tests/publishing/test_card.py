@@ -124,14 +124,17 @@ def test_simulated_rows_are_counted_in_every_configuration(tmp_path: Path) -> No
 def test_days_sessions_and_repositories_are_counted_once(tmp_path: Path) -> None:
     rows = {
         ("pairs", "train"): [
-            pair(day="2026-11-18", session_id="s", repository="r"),
-            pair(day="2026-11-16", session_id="t", repository="r"),
+            pair(day="2026-11-18", session_id="s", repository="r", agent="pi"),
+            pair(day="2026-11-16", session_id="t", repository="r", agent="codex"),
         ],
-        ("hints", "train"): [{"day": "2026-11-17", "session_id": "s", "repository": "q"}],
+        ("hints", "train"): [
+            {"day": "2026-11-17", "session_id": "s", "repository": "q", "agent": "pi"}
+        ],
     }
     text = made_card(tmp_path, rows)
     assert "Sessions of 2026-11-16 to 2026-11-18, from 2 repositories." in text
-    assert "2 preference pairs for coding agents, from 2 recorded sessions" in text
+    sessions = "from 2 recorded sessions (1 of `codex`, 1 of `pi`)"
+    assert f"2 preference pairs for coding agents, {sessions}" in text
     assert "year = {2026}" in text
 
 

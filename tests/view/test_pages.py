@@ -52,6 +52,7 @@ def test_every_state_is_listed_once_with_what_came_of_it(
         assert (row["day"], row["session_id"], row["turn"], row["verdict"]) == (
             state.day, state.session_id, state.turn, state.verdict,
         )  # fmt: skip
+        assert (row["agent"], row["subagent"]) == (state.agent, state.agent_id)
         assert row["reason"] == votes.get(name, {}).get("reason")
         assert row["split"] == splits.get(name)
         assert state.action.summary().startswith(row["did"].removesuffix("…").removesuffix(" "))

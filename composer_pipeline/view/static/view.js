@@ -349,7 +349,7 @@ async function session(id, query) {
     const one = known.get(row.state_id);
     return h("div", { class: `turn ${row.state_id === at ? "here" : ""}`, id: `turn-${row.state_id}` },
       blocks(one.seen),
-      h("div", { class: "block" }, h("div", { class: "who" }, `agent${row.agent ? " " + row.agent : ""}, turn ${row.turn} `),
+      h("div", { class: "block" }, h("div", { class: "who" }, `agent${row.subagent ? " " + row.subagent : ""}, turn ${row.turn} `),
         h("p", {}, link(`#/state/${row.state_id}`, row.did || "(nothing)", { class: "row" }), " ",
           [...row.made, row.outcome, row.verdict, row.fate].filter(Boolean).map((word) => badge(word, colour(word)))),
         one.agent.text ? pre(one.agent.text) : null,
@@ -358,7 +358,7 @@ async function session(id, query) {
   requestAnimationFrame(() => document.getElementById(`turn-${at}`)?.scrollIntoView());
   return [h("h1", {}, first.task || id), h("p", { class: "crumbs" }, `session ${id} · ${first.repository} · ${first.day} · ${found.rows.length} responses`),
     h("label", {}, "Jump to ", h("select", { onchange: (event) => document.getElementById(`turn-${event.target.value}`).scrollIntoView() },
-      found.rows.map((row) => h("option", { value: row.state_id, selected: row.state_id === at }, `${row.agent ? row.agent + ", " : ""}turn ${row.turn}: ${row.did.slice(0, 70)}`)))),
+      found.rows.map((row) => h("option", { value: row.state_id, selected: row.state_id === at }, `${row.subagent ? row.subagent + ", " : ""}turn ${row.turn}: ${row.did.slice(0, 70)}`)))),
     parts];
 }
 

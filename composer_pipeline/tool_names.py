@@ -331,7 +331,8 @@ def _of_command(text: str) -> tuple[str | None, str]:
     if before := _BEFORE.match(text):
         text = text[before.end() :]
         codes += filter(None, before.groups())
-    if behind := _BEHIND.search(text, max(0, len(text) - _TAIL)):
+    # Where the code stands before the output, what looks like one behind it was printed.
+    if not codes and (behind := _BEHIND.search(text, max(0, len(text) - _TAIL))):
         text = text[: behind.start()].removesuffix("\n")
         codes += filter(None, behind.groups())
     return next((code for code in codes if code != "0"), None), text

@@ -150,6 +150,12 @@ def test_what_a_command_prints_is_no_exit_code(text):
     assert translate_result(ToolCall("bash", {}), text) == "Exit code: 1\nx"
 
 
+def test_a_printed_exit_code_does_not_overrule_the_one_before_it():
+    printed = "x\nCommand exited with code 3"
+    text = f"Chunk ID: 1a\nWall time: 0.1 seconds\nProcess exited with code 0\nOutput:\n{printed}"
+    assert translate_result(ToolCall("exec_command", {}), text) == printed
+
+
 @pytest.mark.parametrize(("name", "arguments", "result", "text"), [
     ("read", {"path": "a"}, "1. x\n\ny\n", "1. x\n\ny\n"),
     ("read", {"path": "a"}, "x\n\n[9 more lines in file. Use offset=2 to continue.]", None),

@@ -15,7 +15,14 @@ import msgspec
 from composer_pipeline.actions import ToolCall
 from composer_pipeline.files import mapping_at, mappings
 from composer_pipeline.tool_names import EDITS, changes_of, translate
-from composer_pipeline.traces.records import LineStats, message_of, parse_time, plain_content
+from composer_pipeline.traces.records import (
+    AgentRecord,
+    LineStats,
+    Record,
+    message_of,
+    parse_time,
+    plain_content,
+)
 from composer_pipeline.traces.source import ClaudeCode, object_of_line, source_of
 
 #: A line is followed from this many bytes on, if so many of them are letters or digits.
@@ -174,7 +181,8 @@ def _items_of(record: dict[str, Any]) -> Iterator[_Item]:
             if block.get("type") == "tool_result":
                 results, failed = True, block.get("is_error") is True or isinstance(about, str)
                 yield _Result(str(block.get("tool_use_id")), failed, now, _original(about))
-        if not results and content and not record.get("isMeta"):
+        context = record.get("isMeta") or record.get("isCompactSummary")
+        if not results and content and not context:
             yield now
 
 
@@ -187,13 +195,16 @@ def _original(about: Any) -> str | None:
     return "" if about.get("type") == "create" else None
 
 
-def _record_items(records: Iterable[Any]) -> Iterator[_Item]:
-    """Yield the items of another source's records."""
+def _record_items(records: Iterable[Record]) -> Iterator[_Item]:
+    """Yield the items of another source's records, each response once."""
     for record in records:
+        if isinstance(record, AgentRecord) and record.copied:
+            continue
         message = message_of(record)
         body = {"id": message.id, "content": plain_content(message)} if message else None
         given = {"type": record.type, "message": body, "timestamp": record.timestamp,
-                 "cwd": record.cwd, "isMeta": record.is_meta}  # fmt: skip
+                 "cwd": record.cwd, "isMeta": record.is_meta,
+                 "isCompactSummary": record.is_compact_summary}  # fmt: skip
         yield from _items_of(given)
 
 

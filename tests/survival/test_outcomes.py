@@ -19,6 +19,7 @@ from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.states.load import load_states
 from composer_pipeline.survival import repository, stage
+from composer_pipeline.survival.session_edits import session_edits
 from composer_pipeline.survival.stage import evaluate_outcomes, stale_outcomes
 from composer_pipeline.traces.ingest import ingest_changes
 from tests.survival.histories import HISTORIES
@@ -408,6 +409,34 @@ def test_the_patches_of_codex_are_followed(form: str, tmp_path: Path) -> None:
     evaluate_outcomes(lake, now=script.now)
     row = commit_row(lake)
     assert (row["lines"], row["alive"]) == (1, 1)
+
+
+def test_an_edit_that_a_compaction_keeps_is_one_edit() -> None:
+    """And its summary is no prompt."""
+
+    def entry(number: int, **fields: Any) -> dict[str, Any]:
+        link = {"id": f"e{number}", "parentId": f"e{number - 1}" if number > 1 else None}
+        return {"type": "message", "timestamp": f"2026-11-18T11:00:0{number}Z", **link, **fields}
+
+    texts = [{"oldText": "a = 1", "newText": "the_answer_of_all = 42"}]
+    call = {
+        "type": "toolCall",
+        "id": "c",
+        "name": "edit",
+        "arguments": {"path": "x", "edits": texts},
+    }
+    ask = {"role": "user", "content": [{"type": "text", "text": "go"}]}
+    done = {"role": "toolResult", "toolCallId": "c", "toolName": "edit", "content": []}
+    said = [
+        {"type": "session", "version": 3, "id": "s", "timestamp": "2026-11-18T11:00:00Z"},
+        entry(1, message=ask),
+        entry(2, message={"role": "assistant", "content": [call]}),
+        entry(3, message=done),
+        {**entry(4, summary="so far", firstKeptEntryId="e2"), "type": "compaction"},
+        entry(5, message=ask),
+    ]
+    found = session_edits([json.dumps(line).encode() + b"\n" for line in said], "s")
+    assert (len(found.edits), len(found.prompts)) == (1, 2)
 
 
 # -- nights -------------------------------------------------------------------------

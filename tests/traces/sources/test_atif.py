@@ -88,7 +88,7 @@ def test_a_trajectory_becomes_states(lake: Lake, tmp_path: Path) -> None:
     assert (first.system, first.model, first.version) == ("You run commands.", "m", "2.0")
     assert first.tools is not None
     assert first.tools[0]["input_schema"] == TOOL["parameters"]
-    assert (first.input_tokens, first.output_tokens) == (9, 3)
+    assert (first.input_tokens, first.output_tokens, last.model) == (9, 3, "other")
     assert first.action.tool_calls[0].arguments == {"command": "ls"}
     assert [s.error_kind is not None for s in (first, failing, last)] == [False, True, False]
     assert shown(last) == [

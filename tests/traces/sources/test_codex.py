@@ -55,7 +55,8 @@ class Rollout:
 
     def call(self, call_id: str, command: str = "ls") -> None:
         arguments = json.dumps({"cmd": command})
-        self.item("function_call", name="exec_command", arguments=arguments, call_id=call_id)
+        named = {"id": f"fc_{call_id}", "call_id": call_id, "name": "exec_command"}
+        self.item("function_call", arguments=arguments, **named)
 
     def output(self, call_id: str, text: Any = "out") -> None:
         self.item("function_call_output", call_id=call_id, output=text)
@@ -198,8 +199,10 @@ def test_an_event_tells_a_failure_that_the_output_hides(ended: dict[str, Any]) -
     r.item("custom_tool_call", call_id="c1", name="exec", input="await tools.exec_command()")
     r.add("event_msg", ended)
     r.item("custom_tool_call_output", call_id="c1", output="fine")
+    r.item("custom_tool_call", call_id="c2", name="exec", input="text(1)")
+    r.item("custom_tool_call_output", call_id="c2", output="fine")
     graph, _, _ = analyse(r.data)
-    assert [call.failed for call in graph.nodes[1].calls] == [True]
+    assert [graph.nodes[number].calls[0].failed for number in graph.states()] == [True, False]
 
 
 def test_a_response_ends_where_its_tokens_are_told(lake: Lake, tmp_path: Path) -> None:
@@ -208,8 +211,8 @@ def test_a_response_ends_where_its_tokens_are_told(lake: Lake, tmp_path: Path) -
     r.say("user", "go")
     r.say("assistant", "first")
     r.tokens(10)
-    r.tokens(10)  # only the limits have changed
     r.call("c1")
+    r.tokens(10)  # only the limits have changed
     r.call("c2")
     r.tokens(20)
     r.output("c1")
@@ -576,6 +579,11 @@ def test_the_source_is_told_by_content(lake: Lake, tmp_path: Path, script: Any) 
     assert {row["session_id"]: row["agent"] for row in lake.rows("sessions")} == {
         SESSION: "codex", "claude-1": "claude-code",
     }  # fmt: skip
+
+
+def test_no_other_agents_file_is_taken() -> None:
+    for line in (b'{"type":"user","payload":{}}', b'{"type":"session_meta"}', b"[1]", b""):
+        assert not Codex().recognises([line])
 
 
 def test_folders_are_codex_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

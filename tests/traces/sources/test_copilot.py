@@ -91,6 +91,8 @@ def test_a_session_becomes_states(lake: Lake) -> None:
     log.result("c1", "no till\n<shellId: 0 completed with exit code 2>", shellExecution={})
     log.add("system.notification", content="<system_notification>x</system_notification>", kind={})
     log.add("system.notification", content="unseen", kind={"type": "instruction_discovered"})
+    log.add("session.model_change", newModel="m1")
+    log.add("session.context_changed", cwd="/home/alice/lamp")
     log.say("done", model=None)
     first, last = states_of(lake, log)
     assert texts(first) == [NOW, f"user: fix the till, the key is {HIDDEN}"]
@@ -108,7 +110,7 @@ def test_a_session_becomes_states(lake: Lake) -> None:
     ]
     assert (first.followed_by_error, first.hint_call, last.error_kind) == (True, 0, None)
     assert (first.model, first.input_tokens, first.output_tokens) == ("m", 900, 40)
-    assert (last.model, last.version, last.cwd) == ("m0", "1.0.102", "/home/user/shop")
+    assert (last.model, last.version, last.cwd) == ("m1", "1.0.102", "/home/user/lamp")
     assert (first.session_id, first.system) == ("11111111-aaaa", "You are Copilot.")
     (session,) = lake.rows("sessions")
     assert session["first_prompt"].startswith("fix the till")
@@ -136,11 +138,13 @@ def test_a_failed_edit_is_seen_whole(lake: Lake) -> None:
 def test_a_refused_call_and_a_command_with_an_exit_code_failed() -> None:
     log = Log()
     log.user("go")
-    log.say("", LS, ("c2", *LS[1:]))
+    log.say("", LS, ("c2", "bash", '{"command": "ls"}'))
     log.failure("c1", "The user rejected this tool call.", code="rejected")
     log.result("c2", "no till", shellExecution={"exitCode": 3})
     graph, _, _ = analyse(log.data)
-    assert [call.failed for call in graph.nodes[graph.states()[0]].calls] == [True, True]
+    calls = graph.nodes[graph.states()[0]].calls
+    assert [call.failed for call in calls] == [True, True]
+    assert calls[1].input == {"command": "ls"}
 
 
 def test_a_stopped_call_is_seen_as_copilot_says_it_and_is_a_correction(lake: Lake) -> None:
@@ -297,6 +301,7 @@ def test_what_is_unknown_or_broken_is_counted_and_the_rest_read() -> None:
     log = Log(version=2)
     log.user("go")
     log.add("session.hologram")
+    log.result("u1", "x", isUserRequested=True)  # by the user's own call, which no model sees
     log.add("session.snapshot_rewind", upToEventId="e1")
     log.say("there")
     _, stats, facts = analyse(log.data + b'{"type":"user.mess')

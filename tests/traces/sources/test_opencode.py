@@ -422,12 +422,14 @@ def test_a_subagent_and_an_interruption_of_the_newer_generation(lake: Lake, db: 
     task = tool("t1", "task", {}, content=[text("seen")], metadata={"sessionID": "ses_2"})
     db.entry("assistant", content=[task], error=stopped)
     db.entry("user", text="no, only the till")
-    db.entry("assistant", content=[text("ok")])
+    late = tool("c1", "shell", {}, content=[text("half")], metadata={"timeout": True})
+    db.entry("assistant", content=[late])
     db.session("ses_2", "ses_1")
     db.entry("user", session="ses_2", text="look")
     db.entry("assistant", session="ses_2", content=[text("seen")])
-    first, *_ = states_of(lake, db.file)
-    assert first.followed_by_correction
+    states = {s.action.tool_calls[0].id: s for s in states_of(lake, db.file) if not s.agent_id}
+    assert states["t1"].followed_by_correction
+    assert states["c1"].followed_by_error
     calls = {row["agent_id"]: row["parent_call"] for row in lake.rows("sessions")}
     assert calls == {"": None, "ses_2": "t1"}
 
@@ -475,8 +477,9 @@ def test_only_what_changed_is_read_again(lake: Lake, db: Database) -> None:
     assert (fourth.grown_files, fourth.unchanged_files) == (1, 1)
     again = harvest(lake, [db.file])
     assert (again.new_files, again.grown_files, again.unchanged_files) == (0, 0, 2)
-    rows = {row["session_id"]: len(row["pieces"]) for row in lake.rows("raw_files")}
-    assert rows == {"ses_1": 4, "ses_2": 1}  # what is new was archived, and nothing twice
+    rows = {row["path"]: len(row["pieces"]) for row in lake.rows("raw_files")}
+    # What is new was archived, and nothing twice.
+    assert rows == {"opencode.db/ses_1.jsonl": 4, "opencode.db/ses_2.jsonl": 1}
 
 
 def test_what_stands_in_the_log_of_a_database_is_read(lake: Lake, db: Database) -> None:

@@ -156,14 +156,17 @@ def test_a_compaction_keeps_what_it_says(lake: Lake) -> None:
 
 def test_what_the_user_ran_is_seen_as_pi_says_it(lake: Lake) -> None:
     log = Log()
-    run = {"command": "make", "cancelled": False, "truncated": False}
+    run = {"command": "make", "cancelled": False, "truncated": True, "fullOutputPath": "/tmp/x"}
     log.message("bashExecution", None, **run, output="boom", exitCode=2)
     log.message("bashExecution", None, **run, output="secret", excludeFromContext=True)
     log.message("bashExecution", None, command="wait", output="", cancelled=True)
     log.user("see?")
     log.say("yes")
     (state,) = states_of(lake, log)
-    assert texts(state)[0] == "user: Ran `make`\n```\nboom\n```\n\nCommand exited with code 2"
+    assert texts(state)[0] == (
+        "user: Ran `make`\n```\nboom\n```\n\nCommand exited with code 2"
+        "\n\n[Output truncated. Full output: /tmp/x]"
+    )
     assert texts(state)[1] == "user: Ran `wait`\n(no output)\n\n(command cancelled)"
     assert "secret" not in str(texts(state))
 
@@ -185,12 +188,12 @@ def test_a_fork_repeats_no_state(lake: Lake) -> None:
     log = Log()
     log.user("go")
     log.say("there")
-    fork = Log("0199bbbb", parentSession="0.jsonl", timestamp="2026-11-17T08:00:00.000Z")
+    fork = Log("0198bbbb", parentSession="0.jsonl", timestamp="2026-11-17T08:00:00.000Z")
     fork.lines += log.lines[1:]
     fork.leaf = log.leaf
     fork.user("and now?")
     fork.say("here")
-    ours, theirs = states_of(lake, fork, log)
+    theirs, ours = states_of(lake, fork, log)
     assert (ours.session_id[:8], ours.action.text) == ("0199aaaa", "there")
     assert texts(theirs) == ["user: go", "assistant: there", "user: and now?"]
 

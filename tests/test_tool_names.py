@@ -183,6 +183,8 @@ def test_a_file_that_was_read_is_known(name, arguments, result, text):
      {"input": "*** Begin Patch\n*** Add File: a\n+n\n*** End Patch\n"}),
     ("apply_patch", {"input": "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** End Patch\n"},
      {"input": "*** Begin Patch\n*** Update File: a\n@@\n-o\n+n\n \n*** End Patch\n"}),
+    ("apply_patch", {"input": "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2"}, None),  # cut off
+    ("exec", {"input": SCRIPT}, None),
 ])  # fmt: skip
 def test_a_mended_edit_has_the_form_of_its_agent(name, arguments, changed):
     assert with_change(ToolCall(name, arguments), "o\n", "n\n") == changed

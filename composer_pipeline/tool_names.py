@@ -252,6 +252,8 @@ def with_change(call: ToolCall, old: str, new: str) -> Arguments | None:
     given = dict(call.arguments)
     values = {"old_string": old, "new_string": new, "content": new}
     if (call.name in _PATCHES or TOOLS.get(call.name) == "Bash") and (patch := _patch_in(given)):
+        if _SECTION.search(patch) is None:  # escaped, in a script
+            return None
         section = _section(patch, old, new)
         changed, found = _WHOLE_PATCH.subn(lambda _: section, patch)
         return {k: changed if v == patch else v for k, v in given.items()} if found else None

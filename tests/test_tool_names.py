@@ -74,7 +74,12 @@ def steps(name: str, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any
     ("exec_command", {"cmd": "ls", "workdir": "/w", "yield_time_ms": 9}, IN_W),
     ("exec", {"input": SCRIPT}, [*IN_W, ("Write", {"file_path": "a", "content": "{}\n"})]),
     ("apply_patch", {"input": PATCH}, EDITS),
+    ("apply_patch", {"input": PATCH.replace("\n", "\r\n")}, EDITS),
     ("shell", {"command": ["apply_patch", PATCH]}, EDITS),
+    ("shell", {"command": ["apply_patch", "*** Begin Patch\n*** Delete File: /a\n*** End Patch"],
+               "workdir": "/w"}, [("Bash", {"command": "rm /a"})]),
+    ("write_stdin", {"session_id": 1, "chars": "ls"},
+     [("Bash", {"session_id": 1, "command": "ls"})]),
     ("exec_command", {"cmd": f"apply_patch <<'EOF'\n{PATCH}\nEOF"}, EDITS),
     ("exec_command", {"cmd": "cd sub && apply_patch <<'EOF'\n*** Begin Patch\n*** Delete File: a\n"
                              "*** End Patch\nEOF\nls", "workdir": "/w"},
@@ -100,6 +105,8 @@ def steps(name: str, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any
      [EDIT]),
     ("read_file", {"file_path": "a", "start_line": 3, "end_line": 5}, [READ]),
     ("list_directory", {"dir_path": "src"}, [("LS", {"path": "src"})]),
+    ("run_shell_command", {"command": "ls", "is_background": True},
+     [("Bash", {"command": "ls", "run_in_background": True})]),
     # Copilot CLI
     ("view", {"path": "a", "view_range": [3, 5]}, [READ]),
     ("view", {"path": "a", "view_range": [3, -1]}, [("Read", {"file_path": "a", "offset": 3})]),
@@ -111,6 +118,8 @@ def steps(name: str, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any
      [EDIT]),
     ("file_editor", {"command": "insert", "path": "a", "insert_line": 3, "new_str": "x"},
      [("Edit", {"file_path": "a", "new_string": "x"})]),
+    ("file_editor", {"command": "create", "path": "a", "file_text": "x"},
+     [("Write", {"file_path": "a", "content": "x"})]),
     ("execute_bash", {"command": "ls", "is_input": "false"}, LS),
     ("bash_command", {"keystrokes": "ls", "duration": 1.0}, LS),
     # what nobody knows, and what Claude Code itself calls
@@ -160,6 +169,7 @@ def test_a_printed_exit_code_does_not_overrule_the_one_before_it():
     ("read", {"path": "a"}, "1. x\n\ny\n", "1. x\n\ny\n"),
     ("read", {"path": "a"}, "x\n\n[9 more lines in file. Use offset=2 to continue.]", None),
     ("read", {"path": "a", "offset": 2}, "x\n", None),
+    ("read", {"path": "a", "limit": 1}, "x\n", None),
     ("read", {"filePath": "a"}, "<path>a</path>\n<type>file</type>\n<content>\n1: x\n2: y\n\n"
      "(End of file - total 2 lines)\n</content>", "x\ny\n"),
     ("read_file", {"file_path": "a"}, "x\ny\n", "x\ny\n"),
@@ -179,6 +189,8 @@ def test_a_file_that_was_read_is_known(name, arguments, result, text):
      {"input": "*** Begin Patch\n*** Add File: a\n+n\n*** End Patch\n"}),
     ("apply_patch", {"input": "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** End Patch\n"},
      {"input": "*** Begin Patch\n*** Update File: a\n@@\n-o\n+n\n \n*** End Patch\n"}),
+    ("apply_patch", {"input": "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2"}, None),  # cut off
+    ("exec", {"input": SCRIPT}, None),
 ])  # fmt: skip
 def test_a_mended_edit_has_the_form_of_its_agent(name, arguments, changed):
     assert with_change(ToolCall(name, arguments), "o\n", "n\n") == changed

@@ -108,6 +108,7 @@ def test_a_teacher_has_the_tools_of_the_agent_it_is_asked_about() -> None:
     """With Claude Code's tools a teacher could not agree with Codex."""
     ran = Action("", (ToolCall("exec_command", {"cmd": "ls"}), ToolCall("mcp_x", {"q": 1})))
     state = made_state(session_id="s", action=ran, agent="codex")
-    offered = session_tools([state])["s"]
+    claude_codes = InstalledTools("2.1.1", {"apply_patch": {"type": "object"}})
+    offered = session_tools([state], [claude_codes])["s"]
     assert names(offered.tools) == ["apply_patch", "exec_command", "mcp_x", "write_stdin"]
     assert offered.source == "registry@1+inferred:1"

@@ -219,6 +219,17 @@ def test_a_fork_is_forgotten_with_what_it_repeats(written: Lake) -> None:
     assert {row["session_id"] for row in written.rows("sessions")} == {"s3", "s4"}
 
 
+def test_a_session_of_another_day_that_holds_a_response_is_forgotten_too(tmp_path: Path) -> None:
+    for name, day in (("s1", "2026-11-16"), ("s2", "2026-11-18"), ("s3", "2026-11-18")):
+        made = Script(name, day)
+        made.user("go")
+        made.say("m3" if name == "s3" else "m1", "ok")
+        made.write(tmp_path)
+    lake = Lake(tmp_path / "lake")
+    ingest(lake, [tmp_path])
+    assert forget(lake, session="s1").sessions == ["s1", "s2"]
+
+
 def test_a_project_by_its_last_folder(written: Lake) -> None:
     assert forget(written, project="oth*", dry_run=True).sessions == ["s4"]
     assert forget(written, project="/*/other").sessions == ["s4"]

@@ -55,7 +55,7 @@ def add_session(
     )
     first = datetime.fromisoformat(f"{day}T09:00:00").replace(tzinfo=UTC)
     session = {"session_id": name, "agent_id": "", "path": name, "first_ts": first}
-    session |= {"project": project, "first_prompt": prompt or f"Do {name}."}
+    session |= {"agent": "codex", "project": project, "first_prompt": prompt or f"Do {name}."}
     rows = plain(lake, "sessions", day=day)
     lake.write("sessions", [*rows, {**session, "group_id": group or f"g-{name}"}], day=day)
     for teacher, family in (("one", "f1"), ("two", "f2")):
@@ -136,6 +136,8 @@ def test_what_is_built(lake: Lake) -> None:
     assert group["candidates"][0]["content"] == "", "actions are rendered alone"
     assert group["simulated"] is True
     assert group["group_id"] == "g-s3"
+
+    assert {r["agent"] for table in TABLES for r in lake.rows(table)} == {"codex"}
 
     pairs = {r["state_id"]: r for r in lake.rows("dataset_pairs")}
     pair = pairs[group["state_id"]]

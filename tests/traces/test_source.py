@@ -13,6 +13,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.traces import source as sources
+from composer_pipeline.traces.discover import agents_here
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.records import LineStats, Record
 
@@ -75,6 +76,36 @@ def test_a_package_adds_a_source(
     assert state.action.text == "hi"
     assert state.messages[0]["content"][0]["text"].startswith("hello [EMAIL_")
     assert [source.name for source in sources.sources()] == ["plain", "claude-code"]
+
+
+PLACES = [
+    ("claude-code", "CLAUDE_CONFIG_DIR", ".claude", "projects"),
+    ("codex", "CODEX_HOME", ".codex", "archived_sessions"),
+    ("copilot", "COPILOT_HOME", ".copilot", "session-state"),
+    ("gemini", "GEMINI_CLI_HOME", ".", ".gemini/tmp"),
+    ("opencode", "XDG_DATA_HOME", ".local/share", "opencode/opencode-dev.db"),
+    ("pi", "PI_CODING_AGENT_DIR", ".pi/agent", "sessions"),
+]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_sessions_are_found_where_each_agent_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PI_CODING_AGENT_SESSION_DIR", raising=False)
+    expected = {}
+    for agent, variable, folder, place in PLACES:
+        top = tmp_path / (agent if moved else folder)
+        if moved:
+            monkeypatch.setenv(variable, str(top))
+        else:
+            monkeypatch.delenv(variable, raising=False)
+        expected[agent] = [top / place]
+    assert agents_here() == {}
+    for (found,) in expected.values():
+        found.mkdir(parents=True)
+    assert agents_here() == expected
 
 
 def test_a_broken_plug_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

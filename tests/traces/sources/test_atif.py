@@ -88,7 +88,7 @@ def test_a_trajectory_becomes_states(lake: Lake, tmp_path: Path) -> None:
     assert (first.system, first.model, first.version) == ("You run commands.", "m", "2.0")
     assert first.tools is not None
     assert first.tools[0]["input_schema"] == TOOL["parameters"]
-    assert (first.input_tokens, first.output_tokens) == (9, 3)
+    assert (first.input_tokens, first.output_tokens, last.model) == (9, 3, "other")
     assert first.action.tool_calls[0].arguments == {"command": "ls"}
     assert [s.error_kind is not None for s in (first, failing, last)] == [False, True, False]
     assert shown(last) == [
@@ -113,6 +113,9 @@ def test_a_trajectory_becomes_states(lake: Lake, tmp_path: Path) -> None:
         ("[stdout]\nx\n[exit_code] 2", {}, True),
         ("ERROR:\nNo replacement was performed", {}, True),
         ("fine", {"is_error": True}, True),
+        ("fine", {"success": False}, True),
+        ("fine", {"exit_code": 3}, True),
+        ("fine", {"shellExecution": {"exitCode": 3}}, True),
         ("<returncode>1</returncode>", {"tool_result_is_error": False}, False),
     ],
 )
@@ -135,12 +138,14 @@ def test_context_is_no_state(lake: Lake, tmp_path: Path) -> None:
             agent("copied", is_copied_context=True),
             agent("", ("ls", "a"), llm_call_count=0),
             agent("mine"),
+            system("Two steps are left."),
             user("more"),
             agent("two calls of the model", llm_call_count=2),
         ),
     )
     assert (one.action.text, one.fidelity) == ("mine", "reconstructed")
     assert shown(one) == ["user: go", "assistant: copied", "assistant: tool_use", "user: a"]
+    assert shown(two)[-2:] == ["user: Two steps are left.", "user: more"]
     assert two.fidelity == "repaired"
     (session,) = lake.rows("sessions")
     assert json.loads(session["unknown_types"]) == {"atif/llm_call_count": 1}
@@ -164,16 +169,19 @@ def test_a_compaction_begins_a_new_context(lake: Lake, tmp_path: Path) -> None:
 def test_subagents_are_agents_of_the_session(lake: Lake, tmp_path: Path) -> None:
     call = agent("", ("look around", "seen"))
     call["observation"]["results"][0]["subagent_trajectory_ref"] = [{"trajectory_id": "sub-1"}]
-    inner = trajectory(user("look"), agent("", ("ls", "a")), agent("seen"), trajectory_id="sub-1")
+    below = trajectory(user("deeper"), agent("found"), trajectory_id="sub-2")
+    inner = trajectory(user("look"), agent("", ("ls", "a")), agent("seen"), trajectory_id="sub-1",
+                       subagent_trajectories=[below])  # fmt: skip
     summary = trajectory(user("summarise"), agent("short"), session_id="run-1-summary")
     summary["agent"]["extra"] = {"parent_session_id": "run-1"}
     main = trajectory(user("go"), call, agent("done"), subagent_trajectories=[inner])
     found = {s.action.text: s for s in states_of(lake, tmp_path / "runs", main, summary)}
     assert (found["seen"].session_id, found["seen"].agent_id) == ("run-1", "sub-1")
+    assert (found["found"].session_id, found["found"].agent_id) == ("run-1", "sub-2")
     assert (found["short"].session_id, found["short"].agent_id) == ("run-1", "run-1-summary")
     assert len(shown(found["done"])) == 3
     calls = {row["agent_id"]: row["parent_call"] for row in lake.rows("sessions")}
-    assert calls == {"": None, "sub-1": "c0", "run-1-summary": None}
+    assert calls == {"": None, "sub-1": "c0", "sub-2": None, "run-1-summary": None}
 
 
 def test_results_without_a_name_belong_to_the_calls_in_order(lake: Lake, tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ class Rollout:
 
     def call(self, call_id: str, command: str = "ls") -> None:
         arguments = json.dumps({"cmd": command})
-        self.item("function_call", name="exec_command", arguments=arguments, call_id=call_id)
+        named = {"id": f"fc_{call_id}", "call_id": call_id, "name": "exec_command"}
+        self.item("function_call", arguments=arguments, **named)
 
     def output(self, call_id: str, text: Any = "out") -> None:
         self.item("function_call_output", call_id=call_id, output=text)
@@ -163,6 +164,7 @@ SCRIPT = [{"type": "input_text", "text": "Script failed\nWall time 0.1 seconds\n
             'exec_command failed: CreateProcess { message: "Rejected(\\"rejected by user\\")" }',
         ),
         (True, "patch rejected by user"),
+        (True, "user cancelled MCP tool call"),
         (True, "unsupported call: nothing"),
         (True, "failed to parse function arguments: missing field `cmd`"),
         (True, {"content": "no", "success": False}),
@@ -184,6 +186,7 @@ def test_a_failure_is_told_by_what_the_model_was_shown(failed: bool, output: Any
     "ended",
     [
         {"type": "patch_apply_end", "call_id": "c1", "success": False},
+        {"type": "exec_command_end", "call_id": "c1", "exit_code": 4},
         {"type": "mcp_tool_call_end", "call_id": "c1", "result": {"Err": "no server"}},
         {"type": "mcp_tool_call_end", "call_id": "c1", "result": {"Ok": {"isError": True}}},
         {"type": "item_completed", "item": {"id": "c1", "status": "declined"}},
@@ -196,8 +199,10 @@ def test_an_event_tells_a_failure_that_the_output_hides(ended: dict[str, Any]) -
     r.item("custom_tool_call", call_id="c1", name="exec", input="await tools.exec_command()")
     r.add("event_msg", ended)
     r.item("custom_tool_call_output", call_id="c1", output="fine")
+    r.item("custom_tool_call", call_id="c2", name="exec", input="text(1)")
+    r.item("custom_tool_call_output", call_id="c2", output="fine")
     graph, _, _ = analyse(r.data)
-    assert [call.failed for call in graph.nodes[1].calls] == [True]
+    assert [graph.nodes[number].calls[0].failed for number in graph.states()] == [True, False]
 
 
 def test_a_response_ends_where_its_tokens_are_told(lake: Lake, tmp_path: Path) -> None:
@@ -206,8 +211,8 @@ def test_a_response_ends_where_its_tokens_are_told(lake: Lake, tmp_path: Path) -
     r.say("user", "go")
     r.say("assistant", "first")
     r.tokens(10)
-    r.tokens(10)  # only the limits have changed
     r.call("c1")
+    r.tokens(10)  # only the limits have changed
     r.call("c2")
     r.tokens(20)
     r.output("c1")
@@ -290,6 +295,35 @@ def test_a_compaction_that_nobody_can_read_is_said(lake: Lake, tmp_path: Path) -
     assert found == [plain, "compacted_encrypted", plain, "repaired"]
 
 
+def test_only_the_turns_with_an_encrypted_context_say_so(lake: Lake, tmp_path: Path) -> None:
+    r = Rollout()
+    r.say("user", "one")
+    r.say("assistant", "answer")
+    r.say("user", "two")
+    r.item("context_compaction", encrypted_content="gAAAA")
+    r.say("assistant", "blind")
+    r.event("thread_rolled_back", num_turns=1)
+    r.say("user", "other")
+    r.say("assistant", "sees")
+    found = [state.fidelity for state in states_of(lake, r.write(tmp_path))]
+    assert found == ["attachments_rendered", "compacted_encrypted", "attachments_rendered"]
+
+
+def test_newer_files_name_the_root_the_tokens_and_what_made_a_summary(
+    lake: Lake, tmp_path: Path
+) -> None:
+    r = Rollout(LATER, session_id=SESSION)
+    r.say("user", "go")
+    r.call("c1")
+    r.add("token_usage_record", {"usage": {"input_tokens": 70, "output_tokens": 4}})
+    r.output("c1")
+    about = {"compaction_output": True}
+    r.add("response_item", message("assistant", "a summary"), metadata=about)
+    (state,) = states_of(lake, r.write(tmp_path))
+    assert (state.session_id, state.agent_id) == (SESSION, LATER)
+    assert (state.input_tokens, state.output_tokens) == (70, 4)
+
+
 def test_a_fork_that_repeats_lines_counts_none_twice(lake: Lake, tmp_path: Path) -> None:
     ours = states_of(lake, a_day().write(tmp_path / "a"))
     fork = Rollout(LATER, day=20, forked_from_id=SESSION)
@@ -331,8 +365,10 @@ def test_a_fork_has_the_lines_before_it(
         first.say("user", prompt)
         first.say("assistant", f"answer {prompt}")
     path = first.write(tmp_path)
-    if packed:  # Codex packs what is old
-        path.with_name(f"{path.name}.zst").write_bytes(zstandard.compress(first.data))
+    if packed:  # Codex packs what is old, and the user has archived it
+        old = tmp_path / "archived_sessions"
+        old.mkdir()
+        (old / f"{path.name}.zst").write_bytes(zstandard.compress(first.data))
         path.unlink()
     based(fork, 3, first.data).write(tmp_path, "_segment")
     found = states_of(lake, tmp_path)
@@ -543,6 +579,11 @@ def test_the_source_is_told_by_content(lake: Lake, tmp_path: Path, script: Any) 
     assert {row["session_id"]: row["agent"] for row in lake.rows("sessions")} == {
         SESSION: "codex", "claude-1": "claude-code",
     }  # fmt: skip
+
+
+def test_no_other_agents_file_is_taken() -> None:
+    for line in (b'{"type":"user","payload":{}}', b'{"type":"session_meta"}', b"[1]", b""):
+        assert not Codex().recognises([line])
 
 
 def test_folders_are_codex_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -90,6 +90,9 @@ def test_a_session_becomes_states(lake: Lake) -> None:
     log.result("c2", "patched")
     log.result("c1", "no till\n<shellId: 0 completed with exit code 2>", shellExecution={})
     log.add("system.notification", content="<system_notification>x</system_notification>", kind={})
+    log.add("system.notification", content="unseen", kind={"type": "instruction_discovered"})
+    log.add("session.model_change", newModel="m1")
+    log.add("session.context_changed", cwd="/home/alice/lamp")
     log.say("done", model=None)
     first, last = states_of(lake, log)
     assert texts(first) == [NOW, f"user: fix the till, the key is {HIDDEN}"]
@@ -107,7 +110,7 @@ def test_a_session_becomes_states(lake: Lake) -> None:
     ]
     assert (first.followed_by_error, first.hint_call, last.error_kind) == (True, 0, None)
     assert (first.model, first.input_tokens, first.output_tokens) == ("m", 900, 40)
-    assert (last.model, last.version, last.cwd) == ("m0", "1.0.102", "/home/user/shop")
+    assert (last.model, last.version, last.cwd) == ("m1", "1.0.102", "/home/user/lamp")
     assert (first.session_id, first.system) == ("11111111-aaaa", "You are Copilot.")
     (session,) = lake.rows("sessions")
     assert session["first_prompt"].startswith("fix the till")
@@ -130,6 +133,18 @@ def test_a_failed_edit_is_seen_whole(lake: Lake) -> None:
     log.failure("c2", "No match found", toolTelemetry={"metrics": {"resultForLlmLength": 1}})
     log.say("sorry")
     assert texts(states_of(lake, log)[1])[-2:] == [f"user: {whole}", "user: No match found"]
+
+
+def test_a_refused_call_and_a_command_with_an_exit_code_failed() -> None:
+    log = Log()
+    log.user("go")
+    log.say("", LS, ("c2", "bash", '{"command": "ls"}'))
+    log.failure("c1", "The user rejected this tool call.", code="rejected")
+    log.result("c2", "no till", shellExecution={"exitCode": 3})
+    graph, _, _ = analyse(log.data)
+    calls = graph.nodes[graph.states()[0]].calls
+    assert [call.failed for call in calls] == [True, True]
+    assert calls[1].input == {"command": "ls"}
 
 
 def test_a_stopped_call_is_seen_as_copilot_says_it_and_is_a_correction(lake: Lake) -> None:
@@ -195,6 +210,29 @@ def test_a_compaction_keeps_what_came_while_it_ran(lake: Lake) -> None:
     assert texts(last) == [*kept, "assistant: ok"]
 
 
+def test_files_stand_behind_a_prompt_and_skills_behind_a_summary(lake: Lake) -> None:
+    log = Log()
+    log.user("go", attachments=[{"taggedFilesEntry": "* /a (3 lines)"}])
+    for name in ("first", "second"):
+        log.add("skill.invoked", name=name, path=f"/{name}", content=f"do {name}")
+    log.say("ok")
+    log.add("session.compaction_complete", success=True, summaryContent="x")
+    log.say("after")
+    before, after = states_of(lake, log)
+    assert texts(before)[2] == "user: <tagged_files>\n* /a (3 lines)\n</tagged_files>"
+    assert "## Most recent skill: second\nPath: /second\n" in texts(after)[0]
+    assert "\n- first: /first\n</invoked_skills>" in texts(after)[0]
+
+
+def test_a_cleared_context_holds_nothing_of_before(lake: Lake) -> None:
+    log = Log()
+    log.user("old")
+    log.add("session.context_cleared", initialMessage="new")
+    log.say("ok")
+    (state,) = states_of(lake, log)
+    assert texts(state) == ["user: new"]
+
+
 def test_many_prompts_are_repeated_in_part(lake: Lake) -> None:
     log = Log()
     for number in range(30):
@@ -253,14 +291,17 @@ def test_a_truncated_request_says_so(lake: Lake) -> None:
     log.say("whole")
     log.add("session.truncation", messagesRemovedDuringTruncation=3)
     log.say("cut")
-    whole, cut = states_of(lake, log)
-    assert (whole.fidelity, cut.fidelity) == ("reconstructed", "repaired")
+    log.add("session.compaction_complete", success=True, summaryContent="x")
+    log.say("anew")
+    found = [state.fidelity for state in states_of(lake, log)]
+    assert found == ["reconstructed", "repaired", "reconstructed"]
 
 
 def test_what_is_unknown_or_broken_is_counted_and_the_rest_read() -> None:
     log = Log(version=2)
     log.user("go")
     log.add("session.hologram")
+    log.result("u1", "x", isUserRequested=True)  # by the user's own call, which no model sees
     log.add("session.snapshot_rewind", upToEventId="e1")
     log.say("there")
     _, stats, facts = analyse(log.data + b'{"type":"user.mess')

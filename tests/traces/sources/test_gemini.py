@@ -127,6 +127,21 @@ def test_a_session_becomes_states(lake: Lake, tmp_path: Path) -> None:
     assert "hidden" not in str(lake.rows("messages"))
 
 
+@pytest.mark.parametrize(("made", "text"), [
+    (call("c1", "glob", "cancelled", output="a.py"), "a.py"),
+    (call("c1", "run_shell_command", output="Command was cancelled by user before it could end."),
+     "Command was cancelled by user before it could end."),
+    ({"id": "c1", "name": "glob", "status": "error", "result": "no such till"}, "no such till"),
+])  # fmt: skip
+def test_a_failure_is_told_in_every_form(lake: Lake, tmp_path: Path, made: Any, text: str) -> None:
+    log = Log()
+    log.user("u1", "go")
+    log.lines.append(log.say("g1", "") | {"toolCalls": [made]})
+    log.say("g2", "ok")
+    first, last = states_of(lake, log.write(tmp_path / "session-x.jsonl"))
+    assert (bool(first.error_kind), shown(last)[-1]) == (True, f"user: {text}")
+
+
 def test_a_document_of_before_2026_has_the_same_states(lake: Lake, tmp_path: Path) -> None:
     """There a result is only in its call, and the context is not told."""
     log = a_day()
@@ -143,12 +158,15 @@ def test_a_document_of_before_2026_has_the_same_states(lake: Lake, tmp_path: Pat
 
 def test_a_rewind_leaves_what_it_removed(lake: Lake, tmp_path: Path) -> None:
     log = a_day()
+    log.user("u1b", "no model saw this")
+    log.lines.append({"$rewindTo": "u1b"})
     log.user("u2", "now the lamp")
     log.say("g5", "wrong lamp")
     log.lines.append({"$rewindTo": "u2"})
     log.user("u3", "the other lamp")
     log.say("g6", "right")
     *_, wrong, right = states_of(lake, log.write(tmp_path / "session-x.jsonl"))
+    assert shown(wrong)[-2:] == ["assistant: done", "user: now the lamp"]
     assert shown(right)[-2:] == ["assistant: done", "user: the other lamp"]
     assert (wrong.on_active_path, right.on_active_path) == (False, True)
 
@@ -219,8 +237,10 @@ def test_a_compaction_starts_a_new_context(lake: Lake, tmp_path: Path) -> None:
     log.put({"messages": new})
     log.user("u9", "and the lamp?")
     log.say("g9", "on it")
-    *before, after = states_of(lake, log.write(tmp_path / "session-x.jsonl"))
+    path = log.write(tmp_path / "session-x.jsonl")
+    *before, after = states_of(lake, path)
     assert len(before) == 4
+    assert analyse(path.read_bytes())[2]["compact_summaries"] == 1
     assert [text.split("\n")[0] for text in shown(after)] == [
         "user: <state_snapshot>all so far</state_snapshot>",
         "assistant: Got it. Thanks for the additional context!",
@@ -231,6 +251,22 @@ def test_a_compaction_starts_a_new_context(lake: Lake, tmp_path: Path) -> None:
     assert all(state.on_active_path for state in before)
     (session,) = lake.rows("sessions")
     assert (session["compactions"], session["states"]) == (1, 5)
+
+
+def test_a_masked_result_is_masked_only_from_then_on(lake: Lake, tmp_path: Path) -> None:
+    """The history comes again under the same ids; who answered before is no state again."""
+    log = Log()
+    asked = log.user("u1", "go")
+    answered = log.call("g1", shell("c1", "a long list"))
+    said = log.say("g2", "ok")
+    cut = call("c1", "run_shell_command", output="masked")["result"]
+    cut[0]["functionResponse"]["parts"] = [{"inlineData": {"mimeType": "image/png"}}]
+    log.put({"messages": [asked, log.lines[-3], answered | {"content": cut}, said]})
+    log.user("u2", "and now?")
+    log.say("g3", "fine")
+    _, second, third = states_of(lake, log.write(tmp_path / "session-x.jsonl"))
+    assert "a long list" in shown(second)[-1]
+    assert shown(third)[-3:] == ["user: masked\n[image]", "assistant: ok", "user: and now?"]
 
 
 def test_an_editor_records_calls_apart(lake: Lake, tmp_path: Path) -> None:
@@ -298,6 +334,7 @@ def test_a_cut_off_line_and_unknown_things_are_counted(lake: Lake, tmp_path: Pat
     [
         ("logs.json", json.dumps([{"sessionId": "x", "messageId": 0, "type": "user"}])),
         ("package.json", '{"name": "shop"}'),
+        ("session.json", '{"sessionId": "x", "messages": []}'),
         ("checkpoint-a.json", json.dumps({"history": [{"role": "user", "parts": []}]})),
     ],
 )

@@ -225,6 +225,21 @@ def test_an_export_holds_the_same_states(lake: Lake, db: Database, tmp_path: Pat
     assert {(s.state_id, *texts(s)) for s in states_of(other, db.export())} == stored
 
 
+def test_what_failed_is_told_by_an_exit_code_a_subagent_and_a_time(
+    lake: Lake, db: Database
+) -> None:
+    late = "tool terminated command after exceeding timeout 9 ms"
+    task = '<task id="ses_2" state="error">no</task>'
+    db.user("go")
+    db.say(bash("c1", "x", "no", 2))
+    db.say(bash("c2", "x", late, None))
+    db.say(ran("c3", "task", {}, task, metadata={"sessionId": "ses_2"}))
+    db.say(bash("c4", "x", "in the background", None))
+    db.say(bash("c5", "x", "fine"))
+    errors = [state.error_kind is not None for state in states_of(lake, db.file)]
+    assert errors == [True, True, True, False, False]
+
+
 def test_each_step_of_a_message_is_a_response(lake: Lake, db: Database) -> None:
     db.user("go")
     step = {"type": "step-finish", "tokens": TOKENS}
@@ -381,7 +396,8 @@ def newer_day(db: Database) -> None:
 
 def test_the_newer_generation_of_messages(lake: Lake, db: Database) -> None:
     newer_day(db)
-    first, last = states_of(lake, db.file)
+    db.entry("assistant", content=[text("half an ans")], time={"created": BEGUN + db.now})
+    first, last = states_of(lake, db.file)  # the third is not complete
     assert texts(first) == [
         "user: go", "user: \n\nAttached file: a.txt\n\nhi", "user: Attached file: /s/b c.png",
         "user: image",
@@ -398,6 +414,24 @@ def test_the_newer_generation_of_messages(lake: Lake, db: Database) -> None:
     assert (first.hint_call, first.input_tokens, first.model) == (0, 902, "gpt-test")
     assert first.followed_by_correction
     assert json.loads(lake.rows("sessions")[0]["unknown_types"]) == {}
+
+
+def test_a_subagent_and_an_interruption_of_the_newer_generation(lake: Lake, db: Database) -> None:
+    db.entry("user", text="go")
+    stopped = {"type": "aborted", "message": "The step was interrupted"}
+    task = tool("t1", "task", {}, content=[text("seen")], metadata={"sessionID": "ses_2"})
+    db.entry("assistant", content=[task], error=stopped)
+    db.entry("user", text="no, only the till")
+    late = tool("c1", "shell", {}, content=[text("half")], metadata={"timeout": True})
+    db.entry("assistant", content=[late])
+    db.session("ses_2", "ses_1")
+    db.entry("user", session="ses_2", text="look")
+    db.entry("assistant", session="ses_2", content=[text("seen")])
+    states = {s.action.tool_calls[0].id: s for s in states_of(lake, db.file) if not s.agent_id}
+    assert states["t1"].followed_by_correction
+    assert states["c1"].followed_by_error
+    calls = {row["agent_id"]: row["parent_call"] for row in lake.rows("sessions")}
+    assert calls == {"": None, "ses_2": "t1"}
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -427,6 +461,7 @@ def test_only_what_changed_is_read_again(lake: Lake, db: Database) -> None:
     db.say("y", session="ses_2")
     first = harvest(lake, [db.file])
     assert (first.new_files, first.unchanged_files) == (2, 0)
+    db.run("UPDATE message SET data = json_set(data, '$.summary', json('{}'))")
     db.user("more")
     waiting = db.say("half a", time={"created": BEGUN + db.now})
     second = harvest(lake, [db.file])
@@ -442,8 +477,19 @@ def test_only_what_changed_is_read_again(lake: Lake, db: Database) -> None:
     assert (fourth.grown_files, fourth.unchanged_files) == (1, 1)
     again = harvest(lake, [db.file])
     assert (again.new_files, again.grown_files, again.unchanged_files) == (0, 0, 2)
-    rows = {row["session_id"]: len(row["pieces"]) for row in lake.rows("raw_files")}
-    assert rows == {"ses_1": 4, "ses_2": 1}  # what is new was archived, and nothing twice
+    rows = {row["path"]: len(row["pieces"]) for row in lake.rows("raw_files")}
+    # What is new was archived, and nothing twice.
+    assert rows == {"opencode.db/ses_1.jsonl": 4, "opencode.db/ses_2.jsonl": 1}
+
+
+def test_what_stands_in_the_log_of_a_database_is_read(lake: Lake, db: Database) -> None:
+    """While OpenCode runs, what it writes does not change the file itself."""
+    with db.open() as running:
+        running.execute("SELECT * FROM session").fetchall()
+        a_day(db)
+        harvest(lake, [db.file])
+        db.user("more")
+        assert harvest(lake, [db.file]).grown_files == 1
 
 
 def test_what_was_taken_back_stays_in_the_lake(lake: Lake, db: Database) -> None:

@@ -83,6 +83,7 @@ def test_a_session_becomes_states(lake: Lake) -> None:
     log.result("c1", "no such till\n\nCommand exited with code 2", error=True)
     log.result("c2", "till = 1")
     log.add("custom_message", customType="x", content="be quick", display=False)
+    log.message("custom", "be safe")
     log.say("done")
     first, last = states_of(lake, log)
     assert texts(first) == [f"user: fix the till, the key is {HIDDEN}"]
@@ -95,6 +96,7 @@ def test_a_session_becomes_states(lake: Lake) -> None:
         "user: no such till\n\nCommand exited with code 2",
         "user: till = 1",
         "user: be quick",
+        "user: be safe",
     ]
     assert (first.hint_call, first.followed_by_error, last.error_kind) == (0, True, None)
     assert (first.model, first.input_tokens, first.output_tokens) == ("m", 950, 5)
@@ -154,13 +156,18 @@ def test_a_compaction_keeps_what_it_says(lake: Lake) -> None:
 
 def test_what_the_user_ran_is_seen_as_pi_says_it(lake: Lake) -> None:
     log = Log()
-    run = {"command": "make", "cancelled": False, "truncated": False}
+    run = {"command": "make", "cancelled": False, "truncated": True, "fullOutputPath": "/tmp/x"}
     log.message("bashExecution", None, **run, output="boom", exitCode=2)
     log.message("bashExecution", None, **run, output="secret", excludeFromContext=True)
+    log.message("bashExecution", None, command="wait", output="", cancelled=True)
     log.user("see?")
     log.say("yes")
     (state,) = states_of(lake, log)
-    assert texts(state)[0] == "user: Ran `make`\n```\nboom\n```\n\nCommand exited with code 2"
+    assert texts(state)[0] == (
+        "user: Ran `make`\n```\nboom\n```\n\nCommand exited with code 2"
+        "\n\n[Output truncated. Full output: /tmp/x]"
+    )
+    assert texts(state)[1] == "user: Ran `wait`\n(no output)\n\n(command cancelled)"
     assert "secret" not in str(texts(state))
 
 
@@ -181,12 +188,12 @@ def test_a_fork_repeats_no_state(lake: Lake) -> None:
     log = Log()
     log.user("go")
     log.say("there")
-    fork = Log("0199bbbb", parentSession="0.jsonl", timestamp="2026-11-17T08:00:00.000Z")
+    fork = Log("0198bbbb", parentSession="0.jsonl", timestamp="2026-11-17T08:00:00.000Z")
     fork.lines += log.lines[1:]
     fork.leaf = log.leaf
     fork.user("and now?")
     fork.say("here")
-    ours, theirs = states_of(lake, fork, log)
+    theirs, ours = states_of(lake, fork, log)
     assert (ours.session_id[:8], ours.action.text) == ("0199aaaa", "there")
     assert texts(theirs) == ["user: go", "assistant: there", "user: and now?"]
 

@@ -32,14 +32,14 @@ REASONS = {
 }
 #: Name of a figure: its value at c0d64a3, before the merge, and its limit.
 LIMITS: dict[str, tuple[float, float]] = {
-    "product lines": (82_662, 75_150),
-    "product files": (677, 290),
+    "product lines": (82_662, 78_400),
+    "product files": (677, 299),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),
-    "modules of the trip": (191, 95),
+    "modules of the trip": (191, 102),  # each source is asked whose a file is
     "hand-overs of the trip": (
         450,
-        281,
+        301,
     ),  # two less where no drawn id looks like one with check digits
     "small modules with one importer": (79, 0),
     "circles of imports": (0, 0),

@@ -333,10 +333,11 @@ def _of_command(text: str) -> tuple[str | None, str]:
     if before := _BEFORE.match(text):
         text = text[before.end() :]
         codes += filter(None, before.groups())
-    # Where the code stands before the output, what looks like one behind it was printed.
-    if not codes and (behind := _BEHIND.search(text, max(0, len(text) - _TAIL))):
-        text = text[: behind.start()].removesuffix("\n")
-        codes += filter(None, behind.groups())
+    if behind := _BEHIND.search(text, max(0, len(text) - _TAIL)):
+        told = [*filter(None, behind.groups())]
+        if not (codes and told):  # where a code stands before it, one behind it was printed
+            text = text[: behind.start()].removesuffix("\n")
+            codes += told
     return next((code for code in codes if code != "0"), None), text
 
 

@@ -64,7 +64,7 @@ class Rows:
 #: Facts of a file that are columns of its session.
 _SESSION_FACTS = """
     lines bad_lines glued_lines responses states states_active_path tool_calls tool_results
-    tool_errors compactions roots branch_points versions
+    tool_errors compactions roots branch_points
     """.split()  # noqa: SIM905  a line of names instead of a column
 
 
@@ -128,7 +128,7 @@ class Extractor:
         for number in self._numbers.values():
             node = self.graph.nodes[number]
             row = self._state(node, after[number] or Outcome())
-            row["agent"] = stats.agent
+            row["agent"] = self._text(stats.agent)
             errors = judged.get(number, ())
             row |= (errors[0] if errors else {}) | culprits.get(number, {})
             row["more_failures"] = [encode(found).decode() for found in errors[1:]] or None
@@ -180,8 +180,8 @@ class Extractor:
             "fidelity": fidelity,
             "repaired": node.repaired,
             "cwd": self._text(cwd or ""),
-            "model": node.models[0] if node.models else None,
-            "version": version,
+            "model": self._text(node.models[0]) if node.models else None,
+            "version": None if version is None else self._text(version),
             "ts": parse_time(node.timestamp),
             "input_tokens": node.input_tokens,
             "output_tokens": node.output_tokens,
@@ -268,7 +268,7 @@ class Extractor:
     def _session(self, stats: LineStats, facts: Facts, project: str) -> Row:
         nodes = [n for n in self.graph.nodes if n.kind == "response" and n.origin is None]
         return {
-            "agent": stats.agent,
+            "agent": self._text(stats.agent),
             "session_id": self.source.session_id,
             "agent_id": self.source.agent_id,
             "path": self.source.path,
@@ -277,11 +277,14 @@ class Extractor:
             "redaction_version": redaction_version(),
             "project": project,
             "first_prompt": self.out.first_prompt[:500],
-            "models": sorted(facts["models"]),
-            "tools": sorted({call.name for n in nodes for call in n.calls}),
+            "models": sorted(map(self._text, facts["models"])),
+            "tools": sorted({self._text(call.name) for n in nodes for call in n.calls}),
             "first_ts": parse_time(self.graph.first_time),
             "last_ts": parse_time(self.graph.last_time),
             "repaired_states": facts["states_with_repaired_prefix"],
-            "unknown_types": encode(dict(sorted(stats.unknown_types.items()))).decode(),
+            "unknown_types": encode(
+                {self._text(kind): count for kind, count in sorted(stats.unknown_types.items())}
+            ).decode(),
             **{name: facts[name] for name in _SESSION_FACTS},
+            "versions": sorted(map(self._text, facts["versions"])),
         }

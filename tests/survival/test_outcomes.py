@@ -428,7 +428,13 @@ def test_an_edit_that_a_compaction_keeps_is_one_edit() -> None:
     ask = {"role": "user", "content": [{"type": "text", "text": "go"}]}
     done = {"role": "toolResult", "toolCallId": "c", "toolName": "edit", "content": []}
     said = [
-        {"type": "session", "version": 3, "id": "s", "timestamp": "2026-11-18T11:00:00Z"},
+        {
+            "type": "session",
+            "version": 3,
+            "id": "s",
+            "timestamp": "2026-11-18T11:00:00Z",
+            "cwd": "/",
+        },
         entry(1, message=ask),
         entry(2, message={"role": "assistant", "content": [call]}),
         entry(3, message=done),

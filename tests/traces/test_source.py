@@ -102,9 +102,12 @@ def test_sessions_are_found_where_each_agent_keeps_them(
         else:
             monkeypatch.delenv(variable, raising=False)
         expected[agent] = [top / place]
+    files = [f if f.suffix == ".db" else f / "session.jsonl" for (f,) in expected.values()]
+    for file in files:
+        file.parent.mkdir(parents=True)
     assert agents_here() == {}
-    for (found,) in expected.values():
-        found.mkdir(parents=True)
+    for file in files:
+        file.touch()
     assert agents_here() == expected
 
 

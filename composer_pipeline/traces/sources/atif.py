@@ -28,6 +28,7 @@ from composer_pipeline.traces.source import (
 #: The newest version whose fields are known.
 NEWEST = (1, 8)
 
+_IDENTIFIER = re.compile(r"[\w.:-]{1,100}")
 _VERSION = re.compile(r"ATIF-v(\d+)\.(\d+)")
 _START = re.compile(rb'"schema_version"\s*:\s*"ATIF-v\d')
 #: What harnesses write of a call that failed, where no field says it.
@@ -222,7 +223,7 @@ def _subagents(value: Json, above: _Trajectory, known: dict[str, _Trajectory]) -
         trajectory = str(inner.get("trajectory_id"))
         name = text_or_none(mapping_at(inner, "extra").get("agent_id")) or trajectory
         if name not in known:
-            known[name] = _Trajectory(above.conv.stats, above.conv.session, name)
+            known[name] = _Trajectory(above.conv.stats, above.conv.session, _name(name))
         known[name].conv.call = above.started.get(trajectory)
         yield from known[name].take(inner)
         yield from _subagents(inner, known[name], known)
@@ -235,8 +236,14 @@ def _session_of(value: Json) -> tuple[str, str | None]:
     about = mapping_at(mapping_at(value, "agent"), "extra")
     parent = text_or_none(about.get("parent_session_id"))
     if parent:  # of Terminus
-        return parent, own
-    return own, text_or_none(mapping_at(value, "extra").get("agent_id"))
+        return _name(parent), _name(own)
+    agent_id = text_or_none(mapping_at(value, "extra").get("agent_id"))
+    return _name(own), agent_id and _name(agent_id)
+
+
+def _name(given: str) -> str:
+    """Return a name as it is, or its hash where it is no identifier but a path or words."""
+    return given if _IDENTIFIER.fullmatch(given) else f"atif:{blake(given)}"
 
 
 def _folder(agent: Json, extra: Json) -> str | None:

@@ -256,3 +256,17 @@ def test_any_document_is_read_without_a_crash(fields: Json, steps: list[Any]) ->
     value["steps"] = value["steps"] + steps if isinstance(value["steps"], list) else value["steps"]
     _, stats, _ = analyse(json.dumps(value).encode())
     assert stats.bad_lines == 0
+
+
+def test_names_in_a_document_are_redacted_too(lake: Lake, tmp_path: Path) -> None:
+    """A document may name anything: agent, version, model, session, a source of a step."""
+    key = "sk-proj-" + "Zq3vT8" * 8
+    document = trajectory(user("go"), agent("done", model_name=f"m {key}"), {"source": f"x {key}"})
+    document["session_id"] = "/home/alice/runs/7"
+    document["agent"] = {"name": f"agent {key}", "version": f"1 {key}"}
+    (state,) = states_of(lake, tmp_path, document)
+    assert "SECRET" in state.agent
+    assert "SECRET" in (state.model or "")
+    for table in ("states", "sessions", "messages", "raw_files"):
+        assert key not in str(lake.rows(table)), table
+        assert "alice" not in str(lake.rows(table)), table

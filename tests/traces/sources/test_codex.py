@@ -563,7 +563,8 @@ def test_a_wrong_type_in_any_field_is_read_without_a_crash() -> None:
     assert stats.lines == len(r.lines)
     for field in FIELDS:
         for value in ODD:
-            r = Rollout(**{field: value})
+            odd: dict[str, Any] = {field: value}
+            r = Rollout(**odd)
             r.lines += a_day().lines[2:]
             assert [*Codex().records(r.data.splitlines(keepends=True), LineStats())]
 

@@ -441,7 +441,7 @@ def test_a_checkpoint_begins_anew(lake: Lake, tmp_path: Path, encrypted: bool) -
     db = Database(tmp_path / "newer", schema)
     db.session(table="session_v2", version="2.0.14")
     db.entry("user", text="old")
-    remote = {"remote": [{"type": "compaction"}]} if encrypted else {}
+    remote: dict[str, Any] = {"remote": [{"type": "compaction"}]} if encrypted else {}
     db.entry("compaction", status="running", summary="", recent="")
     db.entry("compaction", status="completed", summary="what we did", recent="the end", **remote)
     db.entry("assistant", content=[text("on")])
@@ -534,7 +534,8 @@ def test_it_is_read_while_opencode_writes(db: Database) -> None:
         writer.stdout.readline()
         counts = []
         for _ in range(5):
-            (member,) = OpenCode().members(db.file) or ()
+            (member,) = OpenCode().members(db.file) or [None]
+            assert member is not None
             _, *lines = member.lines()
             assert {len(json.loads(line)["parts"]) for line in lines} == {3}  # none is torn
             counts.append(len(lines))
@@ -639,7 +640,8 @@ def test_a_session_can_be_taken_out(lake: Lake, telling: Database, remove: Any) 
 
 
 def lines_of(db: Database) -> list[bytes]:
-    (member,) = OpenCode().members(db.file) or ()
+    (member,) = OpenCode().members(db.file) or [None]
+    assert member is not None
     return list(member.lines())
 
 

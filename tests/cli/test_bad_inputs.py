@@ -117,11 +117,12 @@ def places(tmp_path_factory: pytest.TempPathFactory, lake: Path) -> dict[str, st
 
 @pytest.fixture
 def tell(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
+    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Iterator[Any]:  # fmt: skip
     """Return a function that runs a command and returns its one sentence."""
     monkeypatch.chdir(places["empty"])
-    monkeypatch.setenv("HOME", places["empty"])  # no agent's sessions
+    monkeypatch.setenv("HOME", str(tmp_path))  # no agent's sessions
 
     def run(command: str, lake: str = "") -> str:
         if lake:

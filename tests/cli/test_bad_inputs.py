@@ -115,14 +115,19 @@ def places(tmp_path_factory: pytest.TempPathFactory, lake: Path) -> dict[str, st
     return out
 
 
+AGENT_FOLDERS = """
+    CLAUDE_CONFIG_DIR CODEX_HOME COPILOT_HOME GEMINI_CLI_HOME PI_CODING_AGENT_DIR XDG_DATA_HOME
+""".split()  # noqa: SIM905
+
+
 @pytest.fixture
 def tell(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Iterator[Any]:  # fmt: skip
+    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     """Return a function that runs a command and returns its one sentence."""
     monkeypatch.chdir(places["empty"])
-    monkeypatch.setenv("HOME", str(tmp_path))  # no agent's sessions
+    for name in AGENT_FOLDERS:  # no agent's sessions
+        monkeypatch.setenv(name, places["empty"])
 
     def run(command: str, lake: str = "") -> str:
         if lake:

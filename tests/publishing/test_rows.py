@@ -45,7 +45,7 @@ def test_a_person_reads_the_task_and_the_actions_first(lake: Lake) -> None:
     assert names[:7] == [
         "task", "chosen_text", "rejected_text", "prompt", "chosen", "rejected", "tools",
     ]  # fmt: skip
-    assert names[-5:] == ["schema_version", "state_id", "session_id", "group_id", "pair_id"]
+    assert names[-5:] == ["state_id", "session_id", "group_id", "agent", "pair_id"]
     row = next(r for r in lake.rows("dataset_pairs") if r["session_id"] == "s1")
     assert row["task"] == "Do s1."
     assert row["chosen_text"].startswith("Bash\n  command: cat s1")

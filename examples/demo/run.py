@@ -359,7 +359,7 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
     console.print(table)
     console.print("Next: [bold]make dev[/bold] (the Dagster UI on http://127.0.0.1:3000), and")
     console.print(
-        "      [bold].venv/bin/composer-pipeline ingest ~/.claude/projects[/bold]"
+        "      [bold].venv/bin/composer-pipeline ingest[/bold]"
         " (your own sessions; free)"
     )
 

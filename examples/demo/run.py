@@ -358,10 +358,7 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
     )
     console.print(table)
     console.print("Next: [bold]make dev[/bold] (the Dagster UI on http://127.0.0.1:3000), and")
-    console.print(
-        "      [bold].venv/bin/composer-pipeline ingest[/bold]"
-        " (your own sessions; free)"
-    )
+    console.print("      [bold].venv/bin/composer-pipeline ingest[/bold] (your own sessions; free)")
 
 
 def evaluation_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -348,8 +348,9 @@ def _unnamed_of(lake: Lake, names: Iterable[str], sessions: set[str]) -> set[str
 def _marks(sessions: Iterable[str]) -> re.Pattern[bytes]:
     """Return how records name their session, or the one that theirs was forked from."""
     names = "|".join(map(re.escape, sessions))
-    fields = "sessionId|session_id|id|thread_id|forked_from_id|parentSession"
-    return re.compile(f'"(?:{fields})": ?"[^"]*(?:{names})(?:\\.jsonl)?"'.encode())
+    fields = "sessionId|session_id|id|thread_id|forked_from_id"
+    file = rf'"parentSession": ?"(?:[^"]*[_/])?(?:{names})(?:\.jsonl)?"'
+    return re.compile(rf'"(?:{fields})": ?"(?:{names})"|{file}'.encode())
 
 
 PLAN = "forget.json"

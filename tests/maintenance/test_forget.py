@@ -305,9 +305,9 @@ def test_a_fork_of_another_day_is_forgotten_too(tmp_path: Path) -> None:
 
     rollout("0199aaaa", "2026-11-16")
     rollout("0199bbbb", "2026-11-18", forked_from_id="0199aaaa")
-    rollout("0199cccc", "2026-11-18")
+    rollout("0199cccc-0199aaaa", "2026-11-18")  # ends like it, and is another
     lake = Lake(tmp_path / "lake")
     ingest(lake, [tmp_path])
     report = forget(lake, session="0199aaaa")
     assert (report.sessions, report.repeating) == (["0199aaaa", "0199bbbb"], ["0199bbbb"])
-    assert {row["session_id"] for row in lake.rows("sessions")} == {"0199cccc"}
+    assert {row["session_id"] for row in lake.rows("sessions")} == {"0199cccc-0199aaaa"}

@@ -60,13 +60,13 @@ def ingest(
     from composer_pipeline.traces.ingest import ingest as run
     from composer_pipeline.traces.ingest import ingest_changes
 
-    if not paths and not (given := Settings.from_env().sessions):
-        for agent, folders in agents_here().items():
-            paths = [*paths, *map(str, folders)]
+    if not paths:
+        given = Settings.from_env().sessions
+        here = {} if given else agents_here()
+        for agent, folders in here.items():
             where = " and ".join(map(str, folders))
             err.print(f"{agent}: {where}", markup=False, highlight=False, soft_wrap=True)
-    elif not paths:
-        paths = [given]
+        paths = [given] if given else [str(f) for folders in here.values() for f in folders]
     with Bar() as progress:
         store = open_lake(lake, new=True)
         if per_file:

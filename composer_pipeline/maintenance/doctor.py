@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
@@ -73,12 +74,10 @@ def _redaction(settings: Settings) -> dict[str, str]:
 
 def _sessions(settings: Settings) -> dict[str, str]:
     try:
-        folders = session_folders(settings.sessions)
-        found = {folder: len(files_below([folder])) for folder in folders}
-        if not folders:
-            files_below(())  # its error says where was looked
+        files = files_below(session_folders(settings.sessions))
     except InputError as error:
         return check("sessions", "warn", str(error))
+    found = Counter(root for _, root, _ in files)
     places = (f"{many} files in {folder}" for folder, many in found.items())
     return check("sessions", "ok", ", ".join(places))
 

@@ -164,11 +164,11 @@ class Extractor:
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
         )
-        fidelity = node.fidelity or "reconstructed"
-        if node.fidelity is None and node.repaired:
-            fidelity = "repaired"
-        elif node.fidelity is None and (node.attached or system_hash) and not self._replaced:
-            fidelity = "attachments_rendered"
+        fidelity = node.fidelity
+        if fidelity is None:
+            rendered = (node.attached or system_hash) and not self._replaced
+            fidelity = "attachments_rendered" if rendered else "reconstructed"
+            fidelity = "repaired" if node.repaired else fidelity
         return {
             "state_id": state_id_of(self.source.session_id, node.key),
             "session_id": self.source.session_id,

@@ -88,7 +88,7 @@ def _judged(group: _Row | None, hint: _Row | None, cwd: str) -> EvaluationState 
     row = group or hint
     assert row is not None
     if group is not None:
-        right, own = _action(group["consensus"]), _own(group)
+        right, own = action_of(group["consensus"]), _own(group)
         if right is None or own is None:
             return None
         found = level(right, own, situation_of_chat(group["prompt"], cwd)).level
@@ -98,7 +98,7 @@ def _judged(group: _Row | None, hint: _Row | None, cwd: str) -> EvaluationState 
             return None  # agreement in a vote, but not the same effect
         return _state(row, "hard_covered", right, own, _text(hint), cwd)
     assert hint is not None
-    right, own = _action(hint["recovery"]), _action(hint["action"])
+    right, own = action_of(hint["recovery"]), action_of(hint["action"])
     if right is None or own is None or same_action(right, own):
         return None
     return _state(row, "hard_uncovered", right, own, _text(hint), cwd)
@@ -116,7 +116,7 @@ def _recoveries(
         for failed, state in _successors(states, chains):
             if failed.state_id not in hints or state.state_id in hints or not succeeded(state):
                 continue
-            right = _action([action_message(state.action)])
+            right = action_of([action_message(state.action)])
             if right is not None:
                 talk = to_chat(state, tools=tools.of(state).tools)
                 yield EvaluationState(
@@ -161,10 +161,11 @@ def _session(row: _Row) -> str:
 def _own(group: _Row) -> Action | None:
     # The agent's action among the candidates of a group.
     pairs = zip(group["sources"] or (), group["candidates"] or (), strict=True)
-    return next((_action([message]) for source, message in pairs if source == AGENT), None)
+    return next((action_of([message]) for source, message in pairs if source == AGENT), None)
 
 
-def _action(messages: Any) -> Action | None:
+def action_of(messages: Any) -> Action | None:
+    """Return the action of a stored list of one assistant message, or ``None`` without one."""
     try:
         return parse_reply_message(messages[0]) if messages else None
     except ValueError:

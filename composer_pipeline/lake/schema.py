@@ -724,6 +724,39 @@ MESSAGES = _table(
     compact=True,
 )
 
+ANCHORS = _table(
+    "anchors",
+    "Held-out states that every model of the nights is measured on; nothing trains on them.",
+    ("state_id",),
+    ("anchors",),
+    {
+        **STATE_ID,
+        "kind": (TEXT, "as in an evaluation set: easy, recovery, hard_covered, hard_uncovered"),
+        "prompt": (JSON_LIST, "chat messages before the action"),
+        "tools": (JSON_LIST, "tool schemas offered"),
+        "right": (JSON_LIST, "one assistant message: the right action"),
+        "wrong": (JSON_LIST, "one assistant message: the agent's action, where it differs"),
+        "hint": (TEXT, "feedback of the error turn, if any"),
+        "cwd": (TEXT, "working directory, by which paths are compared"),
+        "night": (TEXT, "day of the night that froze the state"),
+        "version": (INT32, "model version that later ones are compared with here"),
+        "reference": (FLOAT, "1 where that version's answer was right in effect, else 0"),
+    },
+)
+
+NIGHT_ROWS = _table(
+    "night_rows",
+    "Which states of the dataset a night was the first to use, and what it made of them.",
+    ("state_id",),
+    ("day",),
+    {
+        **STATE_ID,
+        "split": (TEXT, "train or validation"),
+        "repository": (TEXT, "hash of the repository"),
+    },
+    compact=True,
+)
+
 
 SCHEMA_VERSION = 3
 
@@ -754,6 +787,8 @@ TABLES: dict[str, TableSpec] = {
         VOTES,
         PREFERENCE_STATISTICS,
         NEAR_DUPLICATES,
+        ANCHORS,
+        NIGHT_ROWS,
     )
 }
 #: The tables that trainers read; each has a split and a whole prompt in every row.

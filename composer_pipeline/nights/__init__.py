@@ -1,0 +1,1 @@
+"""Nights: one unit from harvest to a decision about tonight's model."""

@@ -1,0 +1,171 @@
+"""Canaries: what of a night's data is so unlike the nights before that nothing is trained on it.
+
+Each compares tonight's new states with those of the accepted nights. They look at the data alone
+and cost no model: whether teachers suddenly agree against the agent, one project has nearly all
+states, a teacher is out, labels have other reasons than usual, or the consensus contradicts what
+the trace itself shows to be right.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from composer_pipeline.evaluation.judge import CANONICAL, situation_of_chat
+from composer_pipeline.evaluation.select_states import action_of
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.nights.rules import CanaryRules
+from composer_pipeline.preferences.actions.levels import level
+
+#: Reason of a vote at which teachers agree against the agent.
+_PAIR = "pair"
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """One comparison of tonight's data with the nights before; ``usual`` is ``None`` without any.
+
+    ``holds`` is True if the night must not train.
+    """
+
+    name: str
+    holds: bool
+    why: str
+    tonight: float | None = None
+    usual: float | None = None
+    limit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is counted of a set of states.
+
+    ``labels`` are reasons of votes, and verdict and source of hints; ``usable`` replies by teacher.
+    """
+
+    projects: Counter[str]
+    labels: Counter[str]
+    voted: int
+    rejected: int
+    usable: Counter[str]
+    fixes: int
+    contradicted: int
+
+
+def facts_of(lake: Lake, states: Mapping[str, str], *sets: Collection[str]) -> list[Facts]:
+    """Return the facts of each set of states; ``states`` maps state id to repository."""
+    columns = ["state_id", "reason", "n_replies", "raters"]
+    votes = [row for row in lake.read("votes", columns=columns).to_pylist() if row["n_replies"]]
+    hints = lake.read("hints", columns=["state_id", "verdict", "source"]).to_pylist()
+    fixes = _fixes(lake)
+    return [_facts(one, states, votes, hints, fixes) for one in sets]
+
+
+def _facts(
+    of: Collection[str], states: Mapping[str, str], votes: Sequence[Mapping[str, Any]],
+    hints: Sequence[Mapping[str, Any]], fixes: Mapping[str, bool],
+) -> Facts:  # fmt: skip
+    mine = [row for row in votes if row["state_id"] in of]
+    labels = Counter(f"vote: {row['reason']}" for row in mine)
+    labels.update(f"hint: {r['verdict']}, {r['source']}" for r in hints if r["state_id"] in of)
+    agreed = [agrees for state_id, agrees in fixes.items() if state_id in of]
+    return Facts(
+        Counter(repository for state_id, repository in states.items() if state_id in of),
+        labels,
+        len(mine),
+        sum(row["reason"] == _PAIR for row in mine),
+        Counter(name for row in mine for name in row["raters"] or () if name != "agent"),
+        len(agreed),
+        agreed.count(False),
+    )
+
+
+def judge(tonight: Facts, usual: Facts, rules: CanaryRules) -> list[Canary]:
+    """Return every canary, those that hold the night first."""
+    every = (_rejected, _project, _usable, _labels, _contradicted)
+    found = [canary(tonight, usual, rules) for canary in every]
+    return sorted(found, key=lambda canary: not canary.holds)
+
+
+def _rejected(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
+    return _rise(
+        "rejected", "states at which teachers agree against the agent",
+        (tonight.rejected, tonight.voted), (usual.rejected, usual.voted), rules.rejected,
+        rules.min_states,
+    )  # fmt: skip
+
+
+def _contradicted(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
+    return _rise(
+        "contradicted", "fixes in the trace that the teachers' consensus contradicts",
+        (tonight.contradicted, tonight.fixes), (usual.contradicted, usual.fixes),
+        rules.contradicted, rules.min_states,
+    )  # fmt: skip
+
+
+def _project(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
+    name, count = max(tonight.projects.items(), key=lambda i: (i[1], i[0]), default=("", 0))
+    return _rise(
+        "project", "states of the largest project", (count, tonight.projects.total()),
+        (usual.projects[name], usual.projects.total()), rules.project, rules.min_states,
+    )  # fmt: skip
+
+
+def _usable(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
+    name = "usable"
+    if min(tonight.voted, usual.voted) < rules.min_states:
+        return _unknown(name, rules.usable)
+    ratios = {
+        teacher: (tonight.usable[teacher] / tonight.voted, count / usual.voted)
+        for teacher, count in usual.usable.items()
+    }
+    worst = min(ratios, key=lambda teacher: ratios[teacher][0] / ratios[teacher][1], default="")
+    now, before = ratios.get(worst, (1.0, 1.0))
+    out = now < rules.usable * before
+    why = f"teacher {worst} answers {now:.0%} of the states in a usable way, {before:.0%} before"
+    return Canary(name, out, why, now, before, rules.usable)
+
+
+def _labels(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
+    name, now, before = "labels", tonight.labels, usual.labels
+    if min(now.total(), before.total()) < rules.min_states:
+        return _unknown(name, rules.labels)
+    shift = {
+        reason: now[reason] / now.total() - before[reason] / before.total()
+        for reason in {*now, *before}
+    }
+    distance = sum(map(abs, shift.values())) / 2
+    most = max(shift, key=lambda reason: (abs(shift[reason]), reason))
+    why = f"labels are {distance:.0%} from the usual ones; most: {shift[most]:+.0%} {most}"
+    return Canary(name, distance > rules.labels, why, distance, 0.0, rules.labels)
+
+
+def _rise(
+    name: str, what: str, now: tuple[int, int], before: tuple[int, int], limit: float, least: int
+) -> Canary:
+    if min(now[1], before[1]) < least:
+        return _unknown(name, limit)
+    one, other = now[0] / now[1], before[0] / before[1]
+    return Canary(name, one - other > limit, f"{one:.0%} {what}, {other:.0%} before", one, other,
+                  limit)  # fmt: skip
+
+
+def _unknown(name: str, limit: float) -> Canary:
+    return Canary(name, False, "too little to compare", limit=limit)
+
+
+def _fixes(lake: Lake) -> dict[str, bool]:
+    """Return whether consensus and the trace's own fix agree, where there are both."""
+    fixes = {
+        row["state_id"]: row["recovery"]
+        for row in lake.iter_rows("dataset_hints", columns=["state_id", "recovery"])
+        if row["recovery"]
+    }
+    found = {}
+    for row in lake.iter_rows("dataset_groups", columns=["state_id", "consensus"]):
+        right, fix = action_of(row["consensus"]), action_of(fixes.get(row["state_id"]))
+        if right is not None and fix is not None:
+            same = level(right, fix, situation_of_chat([], "")).level
+            found[row["state_id"]] = same <= CANONICAL
+    return found

@@ -1,0 +1,215 @@
+"""The model registry of a lake: versions with their evaluation, and which of them is current.
+
+``models/versions/<number>.json`` describes a version and never changes. ``models/current`` names
+the version that is served and every move before; it is replaced as a whole, so that a reader sees
+the old version or the new one. Weights stay in the folder of their training run.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.reports import Report
+
+_Kind = TypeVar("_Kind")
+
+FOLDER, CURRENT = "models/versions", "models/current"
+
+
+class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version: what it was made from, how it was measured and what was decided.
+
+    Attributes:
+        number: 0 is the model before the first night.
+        night: the day of the night that made it.
+        parent: the version that it was trained from.
+        base: model of the recipe.
+        weights: folder of the adapter, or of the whole model; empty for the base itself.
+        digest: hash of the weights' files.
+        recipe: name of the training recipe.
+        data: build of the dataset, and rows, new and old, by what they are.
+        window: limits of prompts and answers under which it was measured, as JSON.
+        canonical: state id to 1 where its answer was right in effect, else 0.
+        decision: ``first``, or the night's outcome: ``promoted``, ``not better``, ``worse``.
+        why: sentences.
+        story: the night that made it, as ``night.Night``.
+        made: when, as ISO 8601 in UTC.
+    """
+
+    number: int
+    night: str
+    base: str
+    weights: str
+    decision: str
+    made: str
+    parent: int | None = None
+    digest: str = ""
+    recipe: str = ""
+    data: dict[str, Any] = {}
+    window: str = ""
+    canonical: dict[str, float] = {}
+    why: tuple[str, ...] = ()
+    story: dict[str, Any] = {}
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One move of the pointer: to which version, when, by whom and why."""
+
+    to: int
+    at: str
+    by: Literal["night", "promote", "rollback"]
+    why: str = ""
+
+
+class Current(msgspec.Struct, frozen=True):
+    """What ``models/current`` holds: the served version, its base and weights, and all moves."""
+
+    version: int
+    base: str
+    weights: str
+    moves: tuple[Move, ...]
+
+    def rolled_back(self) -> set[int]:
+        """Return the versions that a rollback left and nothing promoted since."""
+        left: set[int] = set()
+        before = 0
+        for move in self.moves:
+            if move.by == "rollback":
+                left.add(before)
+            left.discard(move.to)
+            before = move.to
+        return left
+
+
+class ModelsReport(Report, msgspec.Struct):
+    """The versions of a lake, and the number of the current one."""
+
+    current: int
+    versions: list[ModelVersion]
+    moves: list[Move]
+
+
+def current(lake: Lake) -> Current | None:
+    """Return the pointer, or ``None`` before the first night."""
+    if not lake.exists(CURRENT):
+        return None
+    return _decoded(lake, CURRENT, Current)
+
+
+def versions(lake: Lake) -> list[ModelVersion]:
+    """Return all versions, by number."""
+    return [_decoded(lake, name, ModelVersion) for name in _names(lake)]
+
+
+def version_of(lake: Lake, number: int) -> ModelVersion:
+    """Return one version."""
+    name = _name(number)
+    if not lake.exists(name):
+        known = len(_names(lake))
+        there = f"there are 0 to {known - 1}" if known else "run a night first"
+        raise InputError(f"lake {lake.url} has no model version {number}: {there}")
+    return _decoded(lake, name, ModelVersion)
+
+
+def report(lake: Lake) -> ModelsReport:
+    """Return all versions and moves."""
+    pointer = current(lake)
+    if pointer is None:
+        raise InputError(f"lake {lake.url} has no model yet; run a night first")
+    return ModelsReport(pointer.version, versions(lake), list(pointer.moves))
+
+
+def add(lake: Lake, version: ModelVersion) -> ModelVersion:
+    """Store a version under the next free number, and return it."""
+    with lake.locked("models"):
+        version = msgspec.structs.replace(version, number=len(_names(lake)))
+        lake.put_bytes(_name(version.number), msgspec.json.format(msgspec.json.encode(version)))
+        return version
+
+
+def move(lake: Lake, number: int, by: Literal["night", "promote", "rollback"], why: str) -> Current:
+    """Make a version the current one; nothing changes where it is already."""
+    with lake.locked("models"):
+        return _move(lake, version_of(lake, number), by, why)
+
+
+def promote(lake: Lake, number: int, why: str = "") -> Current:
+    """Make a version the current one by hand, whatever its night decided.
+
+    Raises:
+        InputError: there is no such version, or its weights are gone.
+    """
+    found = version_of(lake, number)
+    check_weights(found)
+    return move(lake, number, "promote", why)
+
+
+def rollback(lake: Lake, why: str = "") -> Current:
+    """Make the version before the current one current again; rows of what it leaves are set aside.
+
+    Raises:
+        InputError: there is no earlier version, or its weights are gone.
+    """
+    with lake.locked("models"):
+        pointer = current(lake)
+        if pointer is None:
+            raise InputError(f"lake {lake.url} has no model yet; run a night first")
+        # The version that is left may have been reached by hand: its parent is not what was served.
+        stack: list[int] = []
+        for step in pointer.moves:
+            if step.to in stack:
+                del stack[stack.index(step.to) + 1 :]
+            else:
+                stack.append(step.to)
+        if len(stack) < 2:
+            raise InputError(f"version {pointer.version} is the first: there is none before it")
+        found = version_of(lake, stack[-2])
+        check_weights(found)
+        return _move(lake, found, "rollback", why)
+
+
+def check_weights(version: ModelVersion) -> None:
+    """Raise InputError if the folder of a version's weights is gone."""
+    if version.weights and "/" in version.weights and not Path(version.weights).is_dir():
+        raise InputError(
+            f"the weights of model version {version.number} are gone ({version.weights}); restore"
+            " the folder, or promote another version"
+        )
+
+
+def _move(lake: Lake, found: ModelVersion, by: Any, why: str) -> Current:
+    pointer = current(lake)
+    if pointer is not None and pointer.version == found.number:
+        return pointer
+    made = Move(found.number, datetime.now(UTC).isoformat(timespec="seconds"), by, why)
+    moved = Current(
+        found.number, found.base, found.weights, (*(pointer.moves if pointer else ()), made)
+    )
+    lake.put_bytes(CURRENT, msgspec.json.format(msgspec.json.encode(moved)))
+    return moved
+
+
+def _name(number: int) -> str:
+    return f"{FOLDER}/{number:06d}.json"
+
+
+def _names(lake: Lake) -> list[str]:
+    return listed(lake, FOLDER)
+
+
+def listed(lake: Lake, folder: str) -> list[str]:
+    """Return the JSON files of a folder of a lake, sorted, relative to its root."""
+    found: Iterable[str] = lake.fs.glob(f"{lake.root}/{folder}/*.json")
+    return sorted(f"{folder}/{str(path).rpartition('/')[2]}" for path in found)
+
+
+def _decoded(lake: Lake, name: str, kind: type[_Kind]) -> _Kind:
+    try:
+        return msgspec.json.decode(lake.get_bytes(name), type=kind)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{lake.url}/{name}: {error}") from error

@@ -1,0 +1,591 @@
+"""A night: new rows and canaries, training from the current model, gates, and the decision.
+
+``nights/<day>.json`` tells what a night found, measured and decided. A night that was killed goes
+on when it is run again, and the next night makes good what it left: a version is stored with its
+whole story before the pointer moves, so that everything after can be repeated.
+
+What becomes of a night's states follows from its outcome. *promoted*: they are the replay buffer of
+later nights. *not better*: they are new again. *worse* and *held*: they are set aside, are neither
+trained nor measured on, and leave only by ``accept``.
+"""
+
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from composer_pipeline.chat.convert import prompt_hash
+from composer_pipeline.errors import InputError
+from composer_pipeline.evaluation.report import MIN_SESSIONS, Estimate, estimate
+from composer_pipeline.evaluation.select_states import select_states, training_content
+from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.lake.place import check_day
+from composer_pipeline.lake.provenance import build_id
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.nights import model_registry as registry
+from composer_pipeline.nights.anchors import (
+    DRAWN,
+    OWN,
+    Anchor,
+    add_gains,
+    drawn,
+    is_stale,
+    own_successes,
+    read_anchors,
+    references,
+    write_anchors,
+)
+from composer_pipeline.nights.buffer import StateRow, dataset_states, mix, write_mix
+from composer_pipeline.nights.canaries import Canary, facts_of, judge
+from composer_pipeline.nights.gates import Gate, Values, better, differences, not_worse
+from composer_pipeline.nights.model_registry import ModelVersion
+from composer_pipeline.nights.rules import NightRules
+from composer_pipeline.reports import Progress, Report
+from composer_pipeline.states.state import draw
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import rows_of_tables
+from composer_pipeline.training.run import PROGRESS, folder_digest
+
+FOLDER = "nights"
+TRAIN, VALIDATION = "train", "validation"
+
+Outcome = Literal["promoted", "not better", "worse", "held", "nothing new", "dry run"]
+#: Outcomes whose states no later night uses, unless they are accepted by hand.
+ASIDE = ("worse", "held")
+
+
+class Night(Report, msgspec.Struct, kw_only=True):
+    """What a night did.
+
+    Attributes:
+        night: its day (UTC).
+        outcome: what was decided; ``dry run`` where nothing was to be decided.
+        why: sentences, the decisive first.
+        parent: version that it trained from.
+        version: version that it made, if it trained.
+        rows: states: ``new`` and ``old`` in training, ``held_out``; and new ``sessions``.
+        tables: training rows by table.
+        usd: what the replies to the new states cost, in USD.
+        canaries: what was compared before training.
+        gates: what was tested, against the reference.
+        moved: kind of held-out states to the right actions before and after, and the difference
+            of candidate and parent.
+        losses: channel to its first and last number.
+        run_dir: folder of the training run.
+        seconds: of each step.
+        notes: what was left out, and why.
+        accepted: set by hand: the states of a held or refused night are new again.
+    """
+
+    night: str
+    outcome: Outcome
+    why: tuple[str, ...] = ()
+    parent: int | None = None
+    version: int | None = None
+    rows: dict[str, int] = {}
+    tables: dict[str, int] = {}
+    usd: float = 0.0
+    canaries: tuple[Canary, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    moved: dict[str, tuple[float, float, Estimate]] = {}
+    losses: dict[str, tuple[float, float]] = {}
+    run_dir: str = ""
+    seconds: dict[str, float] = {}
+    notes: tuple[str, ...] = ()
+    accepted: bool = False
+
+
+class Learner(Protocol):
+    """Trains and measures models; ``nights.learner`` has the one that starts processes."""
+
+    def train(self, data: Lake, recipe: TrainingRecipe) -> tuple[Path, dict[str, float]]:
+        """Train a recipe on a dataset; return the folder of the weights and the run's numbers."""
+        ...
+
+    def measure(
+        self, recipe: TrainingRecipe, weights: str, states: Sequence[EvaluationState]
+    ) -> dict[str, float]:
+        """Return state id to 1 where a model's answer is right in effect, else 0.
+
+        States that do not fit the recipe's window are left out.
+        """
+        ...
+
+
+def nights(lake: Lake) -> list[Night]:
+    """Return all nights, by day."""
+    names = registry.listed(lake, FOLDER)
+    return [msgspec.json.decode(lake.get_bytes(name), type=Night) for name in names]
+
+
+def accept(lake: Lake, night: str) -> Night:
+    """Let later nights use the states of a held or refused night.
+
+    Raises:
+        InputError: there is no such night, or its states were not set aside.
+    """
+    with lake.locked("night"):
+        found = next((one for one in nights(lake) if one.night == night), None)
+        if found is None or found.outcome not in ASIDE:
+            raise InputError(
+                f"night {night}: {found.outcome if found else 'there is none'}; only a night that"
+                " was held or made the model worse can be accepted"
+            )
+        found.accepted = True
+        _write(lake, found)
+        return found
+
+
+@dataclass
+class History:
+    """What earlier nights say about the states of the dataset."""
+
+    #: State ids of promoted nights: the replay buffer.
+    accepted: set[str] = field(default_factory=set)
+    #: Of nights accepted by hand: new for training, and usual for canaries.
+    released: set[str] = field(default_factory=set)
+    #: Held-out sessions and state ids that were set aside.
+    aside: set[str] = field(default_factory=set)
+    aside_sessions: set[str] = field(default_factory=set)
+    #: Of the last night that trained, if it was not better.
+    pending: set[str] = field(default_factory=set)
+
+
+def history(lake: Lake, before: str) -> History:
+    """Return what the nights before a day say."""
+    found, pointer = History(), registry.current(lake)
+    left = pointer.rolled_back() if pointer else set()
+    served = {step.to for step in pointer.moves} if pointer else set()
+    for night in nights(lake):
+        if night.night >= before or night.outcome in ("nothing new", "dry run"):
+            continue
+        rows = lake.read("night_rows", days=[night.night]).to_pylist()
+        states = {row["state_id"] for row in rows}
+        found.pending = set()
+        if night.version in served - left:
+            found.accepted |= states
+        elif night.accepted:
+            found.released |= states
+        elif night.outcome in ASIDE or night.version in left:
+            found.aside |= states
+            found.aside_sessions |= {r["session_id"] for r in rows if r["split"] == VALIDATION}
+        else:
+            found.pending = states
+    return found
+
+
+@dataclass(frozen=True)
+class NightPlan:
+    """What a night would do: its new states, those that it trains on, and the canaries."""
+
+    night: str
+    history: History
+    states: Mapping[str, StateRow]
+    fresh: Mapping[str, StateRow]
+    new: list[StateRow]
+    old: list[StateRow]
+    canaries: list[Canary]
+
+    @property
+    def nothing(self) -> str:
+        """Return why there is nothing to train on, or an empty string."""
+        if not self.new:
+            return "no state is new"
+        known = {row.state_id for row in self.new} <= self.history.pending
+        return "no state is new since the last night, which was not better" if known else ""
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Return why the night must not train."""
+        return tuple(canary.why for canary in self.canaries if canary.holds)
+
+    def rows(self) -> dict[str, int]:
+        """Return the numbers of :attr:`Night.rows`."""
+        held_out = sum(row.split == VALIDATION for row in self.fresh.values())
+        sessions = len({row.session_id for row in self.fresh.values()})
+        return {
+            "new": len(self.new), "old": len(self.old), "held_out": held_out, "sessions": sessions
+        }  # fmt: skip
+
+
+def plan_night(lake: Lake, night: str, rules: NightRules) -> NightPlan:
+    """Return what a night would do; nothing is written."""
+    if not build_id(lake):
+        raise InputError(f"lake {lake.url} has no dataset; run dataset first")
+    states, known = dataset_states(lake, night), history(lake, night)
+    fresh = {name: row for name, row in states.items() if name not in known.accepted | known.aside}
+    frozen = {a.state.session_id for some in read_anchors(lake).values() for a in some}
+    train = [r for r in states.values() if r.split == TRAIN and r.session_id not in frozen]
+    new, old = mix(
+        [row for row in train if row.state_id in fresh],
+        [row for row in train if row.state_id in known.accepted],
+        night,
+        rules.buffer,
+    )
+    repositories = {name: row.repository for name, row in states.items()}
+    tonight, usual = facts_of(
+        lake, repositories, fresh.keys() - known.released, known.accepted | known.released
+    )
+    return NightPlan(night, known, states, fresh, new, old, judge(tonight, usual, rules.canaries))
+
+
+def run_night(
+    lake: Lake,
+    recipe: TrainingRecipe,
+    learner: Learner,
+    work: Path,
+    *,
+    night: str = "",
+    rules: NightRules | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Night:
+    """Decide about tonight's model, from a dataset that is built.
+
+    Args:
+        lake: holds the dataset, the models and the nights.
+        recipe: trains the first night's model; later ones start from the current version.
+        learner: trains and measures.
+        work: folder for the night's rows; emptied at the end.
+        night: day of the night (UTC), today by default; states of later days are not used.
+        rules: buffer, anchors, gate and canaries; by default the shipped ones.
+        dry_run: only say what the night would do.
+        progress: called as (label, done, total).
+
+    Raises:
+        InputError: there is no dataset, the recipe is of another base model, the weights of the
+            current version are gone, or there is nothing to measure on.
+        ComposerError: training or measuring failed; the night goes on when it is run again.
+    """
+    rules, night = rules or NightRules(), night or str(datetime.now(UTC).date())
+    check_day(night, "night")
+    with lake.locked("night"):
+        settle(lake, rules)
+        if (done := _done(lake, night)) is not None:
+            return done
+        plan = plan_night(lake, night, rules)
+        story = Night(
+            night=night, outcome="dry run", rows=plan.rows(), canaries=tuple(plan.canaries),
+            usd=_usd(lake, plan.fresh),
+        )  # fmt: skip
+        if dry_run:
+            story.why = plan.held or tuple(filter(None, [plan.nothing])) or ("it would train",)
+            return story
+        if plan.nothing or plan.held:
+            story.outcome = "nothing new" if plan.nothing else "held"
+            story.why = (plan.nothing,) if plan.nothing else plan.held
+            _close(lake, story, plan)
+            return story
+        return _trained(lake, recipe, learner, work, plan, story, rules, progress)
+
+
+def _done(lake: Lake, night: str) -> Night | None:
+    """Return the story of a day whose night has trained: there is one a day."""
+    return next((n for n in nights(lake) if n.night == night and n.version is not None), None)
+
+
+def settle(lake: Lake, rules: NightRules) -> None:
+    """Finish what a killed night left: pointer, gains and story of a version that is stored."""
+    told = {night.night for night in nights(lake)}
+    for version in registry.versions(lake):
+        if version.number and version.night not in told:
+            _finish(lake, version, rules)
+
+
+def hard_states(lake: Lake, night: str, rules: NightRules, known: History) -> list[EvaluationState]:
+    """Return the held-out mistakes of the last days, the newest first where there are too many."""
+    first = str(date.fromisoformat(night) - timedelta(days=rules.gate.window_days - 1))
+    days = {name: row.day for name, row in dataset_states(lake, night).items()}
+    found = [
+        state
+        for state in _held_out(lake, night, known)
+        if state.kind.startswith("hard") and days.get(state.state_id, "") >= first
+    ]
+    found.sort(key=lambda state: (days[state.state_id], draw(state.state_id)), reverse=True)
+    return found[: rules.gate.states]
+
+
+def _trained(
+    lake: Lake, recipe: TrainingRecipe, learner: Learner, work: Path, plan: NightPlan,
+    story: Night, rules: NightRules, progress: Progress | None,
+) -> Night:  # fmt: skip
+    clock, night = _Clock(story, progress), plan.night
+    parent = _parent(lake, recipe)
+    story.parent = parent.number
+    target = Lake(str(work / night))
+    story.tables = write_mix(lake, target, [row.state_id for row in (*plan.new, *plan.old)])
+    recipe, story.notes = _of_tonight(recipe, parent, target, night)
+    with clock.of("anchors"):
+        _refresh(lake, recipe, learner, parent, plan, rules)
+        anchors = _apart(lake, target)
+        hard = hard_states(lake, night, rules, plan.history)
+    with clock.of("training"):
+        weights, numbers = learner.train(target, recipe)
+    story.run_dir, story.losses = str(weights.parent), _losses(numbers)
+    states = {state.state_id: state for state in hard}
+    states |= {a.state.state_id: a.state for some in anchors.values() for a in some}
+    with clock.of("measuring"):
+        before = _measured(recipe, learner, parent, states)
+        after = learner.measure(recipe, str(weights), [*states.values()])
+    gates, unknown = _gates(after, before, anchors, hard, rules)
+    story.gates, story.notes = tuple(gates), (*story.notes, *unknown)
+    story.moved = _moved(after, before, anchors, hard)
+    story.outcome = _outcome(gates)
+    story.why = tuple(gate.why for gate in gates if not gate.passed) or (gates[0].why,)
+    _write_rows(lake, plan)
+    version = registry.add(lake, _version(lake, story, recipe, parent, weights, after))
+    shutil.rmtree(work, ignore_errors=True)
+    return _finish(lake, version, rules)
+
+
+def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
+    """Move the pointer to a promoted version, freeze its gains, and write the night's story."""
+    story: Night = msgspec.convert(version.story, Night)
+    story.version = version.number
+    if version.decision == "promoted":
+        hard = hard_states(lake, story.night, rules, history(lake, story.night))
+        gains = [
+            Anchor(state, story.night, version.number, version.canonical[state.state_id])
+            for state in drawn(hard, rules.anchors)
+            if state.state_id in version.canonical
+        ]
+        add_gains(lake, gains, rules.anchors)
+        registry.move(lake, version.number, "night", story.why[0])
+    _write(lake, story)
+    return story
+
+
+def _close(lake: Lake, story: Night, plan: NightPlan) -> None:
+    _write_rows(lake, plan)
+    _write(lake, story)
+
+
+def _write_rows(lake: Lake, plan: NightPlan) -> None:
+    rows = [
+        {"state_id": row.state_id, "session_id": row.session_id, "split": row.split,
+         "repository": row.repository}
+        for _, row in sorted(plan.fresh.items())
+    ]  # fmt: skip
+    lake.write("night_rows", rows, day=plan.night)
+
+
+def _write(lake: Lake, story: Night) -> None:
+    lake.put_bytes(f"{FOLDER}/{story.night}.json", msgspec.json.format(msgspec.json.encode(story)))
+
+
+def _parent(lake: Lake, recipe: TrainingRecipe) -> ModelVersion:
+    """Return the current version; the first night stores the recipe's own model as version 0."""
+    pointer = registry.current(lake)
+    if pointer is None:
+        known = registry.versions(lake)
+        first = known[0] if known else registry.add(lake, _first(recipe))
+        pointer = registry.move(lake, first.number, "night", "the model before the first night")
+    parent = registry.version_of(lake, pointer.version)
+    if parent.base != recipe.model:
+        raise InputError(
+            f"recipe field model: {recipe.model!r}, but the nights of lake {lake.url} train"
+            f" {parent.base!r}; take a recipe of that model, or another lake"
+        )
+    registry.check_weights(parent)
+    return parent
+
+
+def _first(recipe: TrainingRecipe) -> ModelVersion:
+    return ModelVersion(
+        number=0, night="", base=recipe.model, weights=recipe.start_from or "", decision="first",
+        made=_now(), recipe=recipe.name,
+    )  # fmt: skip
+
+
+def _of_tonight(
+    recipe: TrainingRecipe, parent: ModelVersion, data: Lake, night: str
+) -> tuple[TrainingRecipe, tuple[str, ...]]:
+    """Return the recipe that goes on from the parent, without channels that have no row tonight."""
+    counts = rows_of_tables(data, recipe, TRAIN)
+    empty = [channel for channel, rows in counts.items() if not rows]
+    if len(empty) == len(counts):
+        raise InputError(f"night {night}: no channel of recipe {recipe.name} has a row")
+    off = {name: getattr(recipe.channels, name).model_copy(update={"weight": 0}) for name in empty}
+    changed: dict[str, Any] = {
+        "name": f"night-{night}", "channels": recipe.channels.model_copy(update=off)
+    }  # fmt: skip
+    if parent.weights:
+        changed["start_from" if recipe.lora.r else "model"] = parent.weights
+    notes = tuple(f"channel {channel} has no row tonight and is off" for channel in empty)
+    return recipe.model_copy(update=changed), notes
+
+
+def _held_out(lake: Lake, night: str, known: History) -> list[EvaluationState]:
+    """Return the states of the validation split whose right action is known, but those aside."""
+    rows = dataset_states(lake, night).values()
+    sessions = {row.session_id for row in rows if row.split == VALIDATION} - known.aside_sessions
+    if not sessions:
+        return []
+    return [state for state in select_states(lake, VALIDATION) if state.session_id in sessions]
+
+
+def _refresh(
+    lake: Lake, recipe: TrainingRecipe, learner: Learner, parent: ModelVersion, plan: NightPlan,
+    rules: NightRules,
+) -> None:  # fmt: skip
+    """Fill the kinds of anchors up, and draw anew those that are too old.
+
+    Sessions of accepted nights are taken; the first night, which has none, takes its own.
+    """
+    held, known = read_anchors(lake), plan.history
+    rows = plan.states.values()
+    usual = known.accepted or {row.state_id for row in rows}
+    sessions = {row.session_id for row in rows if row.state_id in usual}
+    states = [s for s in _held_out(lake, plan.night, known) if s.session_id in sessions]
+    by_kind = {kind: [s for s in states if s.kind == kind] for kind in DRAWN}
+    by_kind[OWN] = [
+        s for s in own_successes(lake) if s.session_id in sessions - known.aside_sessions
+    ]
+    kept = {
+        kind: [] if is_stale(held.get(kind, ()), plan.night, rules.anchors) else held.get(kind, [])
+        for kind in DRAWN
+    }
+    chosen = {kind: drawn(by_kind[kind], rules.anchors, kept[kind]) for kind in DRAWN}
+    every = {state.state_id: state for some in chosen.values() for state in some}
+    values = _measured(recipe, learner, parent, every)
+    for kind, some in chosen.items():
+        before = {a.state.state_id: a.reference for a in held.get(kind, ())}
+        new = [
+            Anchor(
+                state, plan.night, parent.number, before.get(state.state_id, values[state.state_id])
+            )
+            for state in some
+            if state.state_id in values
+        ]
+        if new:
+            write_anchors(lake, kind, [*kept[kind], *new])
+
+
+def _apart(lake: Lake, data: Lake) -> dict[str, list[Anchor]]:
+    """Return the anchors; those that share a session or a prompt with the rows leave for good."""
+    sessions, prompts = training_content(data)
+    found = {}
+    for kind, anchors in read_anchors(lake).items():
+        found[kind] = [
+            a
+            for a in anchors
+            if a.state.session_id not in sessions and prompt_hash(a.state.messages) not in prompts
+        ]
+        if len(found[kind]) < len(anchors):
+            write_anchors(lake, kind, found[kind])
+    return found
+
+
+def _measured(
+    recipe: TrainingRecipe, learner: Learner, version: ModelVersion,
+    states: Mapping[str, EvaluationState],
+) -> dict[str, float]:  # fmt: skip
+    """Return a version's values, of which those that its own night measured are known."""
+    known = version.canonical if version.window == _window(recipe) else {}
+    left = [state for name, state in states.items() if name not in known]
+    values = learner.measure(recipe, version.weights, left) if left else {}
+    return values | {name: known[name] for name in states if name in known}
+
+
+def _window(recipe: TrainingRecipe) -> str:
+    return recipe.data.model_dump_json()
+
+
+def _gates(
+    after: Mapping[str, float], before: Mapping[str, float],
+    anchors: Mapping[str, Sequence[Anchor]], hard: Iterable[EvaluationState], rules: NightRules,
+) -> tuple[list[Gate], list[str]]:  # fmt: skip
+    """Return the gate on mistakes, those on anchors, and which kinds were too few for one."""
+    found = [better(after, _values(hard, before), level=rules.gate.level)]
+    unknown = []
+    for kind, some in sorted(anchors.items()):
+        gate = not_worse(kind, after, references(some), rules.anchors.margin)
+        if gate is not None:
+            found.append(gate)
+        elif some:
+            unknown.append(f"anchors {kind}: too few sessions to say anything")
+    if len(found) == 1:
+        why = f"there are too few anchors: a kind needs {MIN_SESSIONS} held-out sessions"
+        found.append(Gate(name="anchors", passed=False, why=why, limit=rules.anchors.margin))
+    return found, unknown
+
+
+def _values(states: Iterable[EvaluationState], known: Mapping[str, float]) -> Values:
+    return {s.state_id: (s.session_id, known[s.state_id]) for s in states if s.state_id in known}
+
+
+def _moved(
+    after: Mapping[str, float], before: Mapping[str, float],
+    anchors: Mapping[str, Sequence[Anchor]], hard: Sequence[EvaluationState],
+) -> dict[str, tuple[float, float, Estimate]]:  # fmt: skip
+    """Return, by kind of held-out states, right actions of parent and candidate."""
+    kinds = {"hard": list(hard)} | {k: [a.state for a in some] for k, some in anchors.items()}
+    found = {}
+    for kind, states in kinds.items():
+        parent = _values(states, before)
+        both = differences(after, parent)
+        change = estimate(both, ends=(-1, 1))
+        if change is not None:
+            was = sum(parent[name][1] for name in both) / len(both)
+            found[kind] = (was, was + change.mean, change)
+    return found
+
+
+def _outcome(gates: Sequence[Gate]) -> Outcome:
+    hard, *anchors = gates
+    if any(gate.lost for gate in anchors):
+        return "worse"
+    return "promoted" if hard.passed and all(gate.passed for gate in anchors) else "not better"
+
+
+def _version(
+    lake: Lake, story: Night, recipe: TrainingRecipe, parent: ModelVersion, weights: Path,
+    values: dict[str, float],
+) -> ModelVersion:  # fmt: skip
+    return ModelVersion(
+        number=0, night=story.night, base=parent.base, weights=str(weights),
+        decision=story.outcome, made=_now(), parent=parent.number, digest=folder_digest(weights),
+        recipe=recipe.name, data={"build": build_id(lake), **story.rows}, window=_window(recipe),
+        canonical=values, why=story.why, story=msgspec.to_builtins(story),
+    )  # fmt: skip
+
+
+def _losses(numbers: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return channel to its first and last number of progress."""
+    return {
+        channel: (numbers[f"{key}_first"], numbers[f"{key}_last"])
+        for channel, (key, *_) in PROGRESS.items()
+        if f"{key}_first" in numbers and f"{key}_last" in numbers
+    }
+
+
+def _usd(lake: Lake, states: Collection[str]) -> float:
+    rows = lake.read("votes", columns=["state_id", "cost_picodollars"]).to_pylist()
+    paid = sum(row["cost_picodollars"] or 0 for row in rows if row["state_id"] in states)
+    return round(paid / 10**12, 6)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass
+class _Clock:
+    """Measures the steps of a night and reports them."""
+
+    story: Night
+    progress: Progress | None
+
+    @contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        began = time.monotonic()
+        if self.progress is not None:
+            self.progress(f"night {self.story.night}: {step}", 0, 0)
+        yield
+        self.story.seconds[step] = round(time.monotonic() - began, 1)

@@ -24,7 +24,8 @@ def recipes_dir() -> Path:
 def recipe_file(given: Any, kind: str) -> Path:
     """Return a path as given, or the shipped file of a kind that has this name: ``default``.
 
-    ``kind`` is a folder of ``recipes/``: ``teachers``, ``preferences``, ``normalize``, ``train``.
+    ``kind`` is a folder of ``recipes/``: ``teachers``, ``preferences``, ``normalize``, ``train``,
+    ``nights``.
     """
     if not isinstance(given, (str, os.PathLike)):
         what = f"{kind}: a file, or the name of one below recipes/{kind}"
@@ -45,6 +46,7 @@ class Settings(BaseModel):
     preferences: str = str(recipes_dir() / "preferences" / "default.yaml")
     normalize: str = str(recipes_dir() / "normalize" / "default.yaml")
     train: str = str(recipes_dir() / "train" / "default.yaml")
+    nights: str = str(recipes_dir() / "nights" / "default.yaml")
     redaction: str = ""
     runs: str = ""
     ledger: str = ""

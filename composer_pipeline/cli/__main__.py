@@ -14,6 +14,7 @@ from rich.console import Console
 from composer_pipeline.cli import (
     dataset,
     maintenance,
+    nights,
     preferences,
     setup,
     teachers,
@@ -26,7 +27,7 @@ from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.settings import load_env_file
 
 #: Importing a module registers its commands.
-COMMANDS = (setup, traces, teachers, maintenance, preferences, dataset, training)
+COMMANDS = (setup, traces, teachers, maintenance, preferences, dataset, training, nights)
 
 #: The commands as ``--help`` lists them, in the order in which they are first used.
 PARTS = {
@@ -35,6 +36,7 @@ PARTS = {
     "Preferences": ("pairs", "pair", "label", "statistics", "sufficiency", "compare"),
     "Dataset": ("normalize", "dataset", "report", "view", "export", "publish"),
     "Training": ("train", "replicas", "evaluate", "environment"),
+    "Nights": ("night", "models", "promote", "rollback"),
     "Maintenance": ("doctor", "verify", "reparse", "forget", "withdraw", "redact"),
 }
 for _position, (_title, _names) in enumerate(PARTS.items()):

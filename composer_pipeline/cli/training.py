@@ -68,19 +68,19 @@ def train(
     store = open_lake(lake)
     if plan:
         # A plan for another machine does not depend on this one's devices.
-        given = (recipe or settings.train) if memory_gib else _recipe(recipe, settings)
+        given = (recipe or settings.train) if memory_gib else recipe_of(recipe, settings)
         planned = plan_run(
-            store, longer or given, _run_root(settings, store), probe=probe, memory_gib=memory_gib,
-            model_config=model_config or None,
+            store, longer or given, run_root_of(settings, store), probe=probe,
+            memory_gib=memory_gib, model_config=model_config or None,
         )  # fmt: skip
         show(planned.to_dict(), as_json, "train --plan")
         return
     if probe or memory_gib is not None or model_config:
         raise InputError("--probe, --memory-gib and --model-config need --plan")
-    chosen = longer or _recipe(recipe, settings)
+    chosen = longer or recipe_of(recipe, settings)
     with Bar() as progress:
         report = run(
-            store, chosen, _run_root(settings, store), progress=progress, force=force, merge=merge
+            store, chosen, run_root_of(settings, store), progress=progress, force=force, merge=merge
         )
     show(report.to_dict(), as_json, "train")
 
@@ -97,8 +97,8 @@ def _extended(run_dir: str, rounds: int | None, recipe: str) -> "TrainingRecipe 
     return extended(run_dir, rounds)
 
 
-def _recipe(given: str, settings: Settings) -> str:
-    # Without a choice of the user, one that this machine can train.
+def recipe_of(given: str, settings: Settings) -> str:
+    """Return the recipe of an option: without a choice, one that this machine can train."""
     from composer_pipeline.training.plan import devices
 
     if given or settings.train != Settings().train or devices():
@@ -112,7 +112,8 @@ def _recipe(given: str, settings: Settings) -> str:
     return str(path)
 
 
-def _run_root(settings: Settings, lake: Lake) -> Path:
+def run_root_of(settings: Settings, lake: Lake) -> Path:
+    """Return the folder of training runs for a lake."""
     return settings.model_copy(update={"lake": lake.url}).run_root
 
 
@@ -179,7 +180,9 @@ def evaluate(
 
     settings = Settings.from_env()
     store = open_lake(lake)
-    prepared = prepare(store, _recipe(recipe, settings), _run_root(settings, store), begin=False)
+    prepared = prepare(
+        store, recipe_of(recipe, settings), run_root_of(settings, store), begin=False
+    )
     if not prepared.complete:
         raise InputError(f"{prepared.run_dir} holds no finished training run; run train first")
     with Bar() as progress:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from composer_pipeline.cli.__main__ import main
-from composer_pipeline.cli.training import _recipe
+from composer_pipeline.cli.training import recipe_of
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.training import write_dataset
@@ -115,5 +115,5 @@ def test_without_a_gpu_the_recipe_for_a_cpu_is_taken(
         lambda: [Device(str(n), 1) for n in range(gpus)],
     )
     settings = Settings(train=own) if own else Settings()
-    assert Path(_recipe(given, settings)).name == taken
+    assert Path(recipe_of(given, settings)).name == taken
     assert ("no GPU here" in capsys.readouterr().err) is told

@@ -61,11 +61,16 @@ def commit_files(
         if dry_run or not changes:
             return CommitResult(before.head, before, files, changes)
         try:
-            return CommitResult(hub.commit(files, changes, before.head), before, files, changes)
+            head = hub.commit(files, changes, before.head)
+            if head != before.head:
+                return CommitResult(head, before, files, changes)
+            # The client found nothing to commit: an earlier attempt did it, and is not shown yet.
+            failure = Failure("the Hub does not show its newest commit", transient=True)
         except hub.errors as error:
             # A lost answer may be a commit that was made: look again before the next attempt.
-            retry.wait(hub.failure(error))
-            remote = hub.remote(private=private) or Remote()
+            failure = hub.failure(error)
+        retry.wait(failure)
+        remote = hub.remote(private=private) or Remote()
 
 
 #: Columns that identify the rows of a configuration; the first that exists is used.

@@ -434,13 +434,8 @@ class Hub:
             for path, how in changes.items()
         ]
         if self.branch != "main":
-            self.api.create_branch(
-                self.repo,
-                branch=self.branch,
-                revision=head,
-                repo_type=self.repo_type,
-                exist_ok=True,
-            )
+            make = partial(self.api.create_branch, self.repo, repo_type=self.repo_type)
+            make(branch=self.branch, revision=head, exist_ok=True)
         info = self.api.create_commit(
             self.repo,
             operations,

@@ -38,17 +38,10 @@ from composer_pipeline.publishing.commit import (
     commit_files,
     purge,
     row_changes,
+    tagged,
 )
 from composer_pipeline.publishing.gates import PublishRefused, check_files
-from composer_pipeline.publishing.hub import (
-    Content,
-    Hub,
-    Remote,
-    check_repo,
-    hashes_of,
-    plan_changes,
-    token_of,
-)
+from composer_pipeline.publishing.hub import Content, Hub, Remote, check_repo, hashes_of, token_of
 from composer_pipeline.redaction.scanning import CARD, Scanner
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.second_look import second_look
@@ -429,7 +422,7 @@ def publish_model(
             hub.refuse_others(remote, RESULT in remote.files, RESULT)
             return files
 
-        done = _tagged(hub, tag, files, private=private)
+        done = tagged(hub, tag, files, _is_ours, private=private) if tag else None
         if done is None or promoted:
             done = commit_files(hub, prepare, _is_ours, private=private, dry_run=dry_run)
         if not dry_run:
@@ -438,37 +431,13 @@ def publish_model(
             hub.tag(tag, done.head)
         url = f"{hub.page}/tree/{done.head}" if done.head else hub.page
     return PublishReport(
-        done.head,
-        sorted(files),
-        len(done.changes),
-        {},
-        private,
-        dry_run,
-        done.changes,
-        tag=tag,
+        done.head, sorted(files), len(done.changes), {}, private, dry_run, done.changes, tag=tag,
         url=url,
-    )
+    )  # fmt: skip
 
 
 def _is_ours(_: Remote, path: str) -> bool:
     return bool(OURS.fullmatch(path))
-
-
-def _tagged(
-    hub: Hub, tag: str, files: Mapping[str, Content], *, private: bool
-) -> CommitResult | None:
-    """Return the commit that a version's tag names, if there is one, and that holds its files."""
-    remote = hub.remote(private=private) if tag else None
-    head = hub.refs().get(f"refs/tags/{tag}") if remote else None
-    if remote is None or head is None:
-        return None
-    held = {path: entry.oid for path, entry in hub.tree(head).items()}
-    if plan_changes(files, held, partial(_is_ours, remote)):
-        raise InputError(
-            f"version {tag[1:]} of {hub.subject} was published with other files; give this one"
-            " another number"
-        )
-    return CommitResult(head, remote, files, {})
 
 
 def _checkpoint_of(path: Path) -> Path:

@@ -121,7 +121,7 @@ def test_a_number_stands_for_one_version(runs: list[Path], hub: LoopbackHub) -> 
     before = deepcopy(hub.models)
     (runs[1] / "checkpoint" / WEIGHTS).write_bytes(b"7")
     for promoted in (True, False):
-        with pytest.raises(InputError, match=f"version 1 of model {REPO} was published with other"):
+        with pytest.raises(InputError, match=f"v1 of model {REPO} has other files"):
             send(hub, runs[1], promoted=promoted)
     hub.models[REPO].add("by hand", {"mine.txt": b""})
     for promoted in (True, False):

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from composer_pipeline.errors import ComposerError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.publishing.hub import (
     Content,
     Entry,
@@ -61,11 +61,30 @@ def commit_files(
         if dry_run or not changes:
             return CommitResult(before.head, before, files, changes)
         try:
-            return CommitResult(hub.commit(files, changes, before.head), before, files, changes)
+            head = hub.commit(files, changes, before.head)
+            if head != before.head:
+                return CommitResult(head, before, files, changes)
+            # The client found nothing to commit: an earlier attempt did it, and is not shown yet.
+            failure = Failure("the Hub does not show its newest commit", transient=True)
         except hub.errors as error:
             # A lost answer may be a commit that was made: look again before the next attempt.
-            retry.wait(hub.failure(error))
-            remote = hub.remote(private=private) or Remote()
+            failure = hub.failure(error)
+        retry.wait(failure)
+        remote = hub.remote(private=private) or Remote()
+
+
+def tagged(
+    hub: Hub, tag: str, files: Mapping[str, Content], ours: Ours, *, private: bool
+) -> CommitResult | None:
+    """Return the commit of a tag, if there is one; raise InputError if it has other files."""
+    remote = hub.remote(private=private)
+    head = hub.refs().get(f"refs/tags/{tag}") if remote else None
+    if remote is None or head is None:
+        return None
+    held = {path: entry.oid for path, entry in hub.tree(head).items()}
+    if plan_changes(files, held, lambda path: ours(remote, path)):
+        raise InputError(f"{tag} of {hub.subject} has other files; give this version a new number")
+    return CommitResult(head, remote, files, {})
 
 
 #: Columns that identify the rows of a configuration; the first that exists is used.

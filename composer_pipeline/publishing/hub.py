@@ -239,7 +239,8 @@ class Hub:
     """A repository through the official client; a context manager.
 
     It holds the token, so it has no ``repr`` of its own. ``endpoint`` is another Hub; ``None`` is
-    ``HF_ENDPOINT`` or the real one. ``progress`` is called while it waits.
+    ``HF_ENDPOINT`` or the real one. ``progress`` is called while it waits. What is committed goes
+    to ``branch``, which the first commit makes from main.
     """
 
     def __init__(
@@ -249,6 +250,7 @@ class Hub:
         endpoint: str | None,
         repo_type: RepoType,
         progress: Progress | None = None,
+        branch: str = "main",
     ) -> None:
         try:
             import huggingface_hub as hub
@@ -256,7 +258,7 @@ class Hub:
             raise InputError(
                 "publishing needs: pip install 'composer-pipeline[publish]'"
             ) from error
-        self.repo, self.repo_type = repo, repo_type
+        self.repo, self.repo_type, self.branch = repo, repo_type, branch
         self.subject = f"{repo_type} {repo}"
         self._path = f"{'datasets/' if repo_type == 'dataset' else ''}{repo}"
         self.hub = hub
@@ -324,7 +326,7 @@ class Hub:
     # -- reading -----------------------------------------------------------------
 
     def remote(self, *, private: bool, just_made_s: float = 0.0) -> Remote | None:
-        """Return what the repository holds, or ``None`` where there is none.
+        """Return what the branch holds, or else main, or ``None`` where there is no repository.
 
         It may be invisible for ``just_made_s`` seconds, where it was made a moment ago.
 
@@ -355,7 +357,10 @@ class Hub:
                 f"{self.subject} is private, and --public (private=False) does not change that:"
                 " make it public in its settings first, or leave the option out"
             )
-        return Remote(str(info.sha), self.tree(str(info.sha)))
+        head = str(info.sha)
+        if self.branch != "main":
+            head = self.refs().get(f"refs/heads/{self.branch}", head)
+        return Remote(head, self.tree(head))
 
     def tree(self, revision: str, *, just_made: bool = False) -> dict[str, Entry]:
         """Return the files of a revision by path."""
@@ -428,10 +433,14 @@ class Hub:
             else self.hub.CommitOperationAdd(path_in_repo=path, path_or_fileobj=files[path])
             for path, how in changes.items()
         ]
+        if self.branch != "main":
+            make = partial(self.api.create_branch, self.repo, repo_type=self.repo_type)
+            make(branch=self.branch, revision=head, exist_ok=True)
         info = self.api.create_commit(
             self.repo,
             operations,
             repo_type=self.repo_type,
+            revision=self.branch,
             commit_message=f"Publish {sum(how != 'delete' for how in changes.values())} files",
             parent_commit=head,
         )

@@ -38,6 +38,7 @@ from composer_pipeline.publishing.commit import (
     commit_files,
     purge,
     row_changes,
+    tagged,
 )
 from composer_pipeline.publishing.gates import PublishRefused, check_files
 from composer_pipeline.publishing.hub import Content, Hub, Remote, check_repo, hashes_of, token_of
@@ -341,6 +342,8 @@ OURS = re.compile(
     r"(adapter_(config\.json|model.*\.safetensors)|model.*\.safetensors(\.index\.json)?"
     r"|(generation_)?config\.json|composer\.json|channels\.safetensors)"
 )
+#: The branch of versions that were not promoted.
+REFUSED = "refused"
 
 
 def publish_model(
@@ -351,10 +354,15 @@ def publish_model(
     dry_run: bool = False,
     allow_simulated: bool = False,
     allow_worse_than_base: bool = False,
+    version: int = 0,
+    promoted: bool = True,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
 ) -> PublishReport:
     """Make a model repository hold a run's checkpoint.
+
+    A version is tagged ``v<version>``, once and for good. ``main`` follows the promoted ones: to
+    publish an earlier one again commits its files again. The others go to the branch ``refused``.
 
     Args:
         run: a run folder, whose checkpoint is published, or its folder ``merged``.
@@ -364,18 +372,24 @@ def publish_model(
         allow_simulated: publish a model that was trained on rows of simulated teachers; its card
             says so.
         allow_worse_than_base: publish a model whose evaluation says that it is worse than its
-            base on easy or recovery states; its card says so.
+            base on easy or recovery states; its card says so. A version that was not promoted may
+            be worse without it.
+        version: number of a version, from 1; 0 publishes without a tag.
+        promoted: whether the version was promoted.
         token_env: environment variable that holds the token.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
 
     Raises:
         InputError: a bad repository name, no checkpoint, no token, a repository that is public
-            without ``private=False``, simulated rows without ``allow_simulated``, or a model
-            that is worse than its base without ``allow_worse_than_base``.
+            without ``private=False``, simulated rows without ``allow_simulated``, a model that is
+            worse than its base without ``allow_worse_than_base``, or a version whose tag holds
+            other files.
         PublishRefused: a text file holds something private, or there is no card.
         ComposerError: the Hub refused for another reason, or kept failing for two minutes.
     """
     check_repo(repo)
+    if version < (0 if promoted else 1):
+        raise InputError(f"version {version} is none; versions are numbered from 1")
     folder = _checkpoint_of(Path(run))
     files = {
         path.name: path
@@ -393,7 +407,7 @@ def publish_model(
             " teachers; allow_simulated (--allow-simulated) publishes it, and the card says so"
         )
     evaluation = evaluation_of(folder.parent) or {}
-    if evaluation.get("worse") and not allow_worse_than_base:
+    if evaluation.get("worse") and promoted and not allow_worse_than_base:
         raise InputError(
             f"{folder} is worse than its base on {'; '.join(evaluation['worse'])};"
             " allow_worse_than_base (--allow-worse-than-base) publishes it, and the card says so"
@@ -401,22 +415,29 @@ def publish_model(
     token = token_of(token_env, dry_run=dry_run)
     if not token:
         return _all_new(files, {}, private=private)
-    with Hub(repo, token, endpoint, "model") as hub:
+    branch, tag = "main" if promoted else REFUSED, f"v{version}" if version else ""
+    with Hub(repo, token, endpoint, "model", branch=branch) as hub:
 
         def prepare(remote: Remote) -> Mapping[str, Content]:
             hub.refuse_others(remote, RESULT in remote.files, RESULT)
             return files
 
-        def ours(_: Remote, path: str) -> bool:
-            return bool(OURS.fullmatch(path))
-
-        done = commit_files(hub, prepare, ours, private=private, dry_run=dry_run)
+        done = tagged(hub, tag, files, _is_ours, private=private) if tag else None
+        if done is None or promoted:
+            done = commit_files(hub, prepare, _is_ours, private=private, dry_run=dry_run)
         if not dry_run:
             check_published(hub, done.head, done.files)
+        if tag and not dry_run:
+            hub.tag(tag, done.head)
         url = f"{hub.page}/tree/{done.head}" if done.head else hub.page
     return PublishReport(
-        done.head, sorted(files), len(done.changes), {}, private, dry_run, done.changes, url=url
-    )
+        done.head, sorted(files), len(done.changes), {}, private, dry_run, done.changes, tag=tag,
+        url=url,
+    )  # fmt: skip
+
+
+def _is_ours(_: Remote, path: str) -> bool:
+    return bool(OURS.fullmatch(path))
 
 
 def _checkpoint_of(path: Path) -> Path:

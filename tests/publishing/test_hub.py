@@ -139,19 +139,24 @@ def test_trouble_that_stays_is_one_sentence(
     assert len(hub.faults) == 12, "eight attempts"
 
 
-#: Imports once, and publishes in a child for each line: endpoint, lake.
+#: Imports once, and publishes in a child for each line: endpoint, words.
 PUBLISH = """
 import os, sys
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.publish import publish
+from composer_pipeline.publishing.publish import publish, publish_model
 import huggingface_hub.hf_api
+def dataset(lake, repo, **options):
+    publish(Lake(lake), repo, **options)
+def version(run, repo, number, how, **options):
+    publish_model(run, repo, version=int(number), promoted=how == "promoted", **options)
 for line in sys.stdin:
-    endpoint, lake, repo = line.split()
+    endpoint, what, *words = line.split()
+    send = {"dataset": dataset, "version": version}[what]
     # Patterns are compiled once, not in each child.
-    publish(Lake(lake), repo, dry_run=True, token_env="NO_TOKEN")
+    send(*words, dry_run=True, token_env="NO_TOKEN")
     child = os.fork()
     if not child:
-        publish(Lake(lake), repo, endpoint=endpoint)
+        send(*words, endpoint=endpoint)
         os._exit(0)
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -173,7 +178,7 @@ class Publisher:
             bufsize=1,
         )
 
-    def ended(self, hub: LoopbackHub, lake: Lake, at: int = 0) -> bool:
+    def ended(self, hub: LoopbackHub, words: str, at: int = 0) -> bool:
         """Publish; kill it at the request number ``at``. Say whether it ended before."""
         assert self.process.stdin
         assert self.process.stdout
@@ -187,7 +192,7 @@ class Publisher:
                 os.kill(pid, signal.SIGKILL)
 
         hub.watch = kill
-        self.process.stdin.write(f"{hub.endpoint} {lake.url} {REPO}\n")
+        self.process.stdin.write(f"{hub.endpoint} {words}\n")
         pid = int(self.process.stdout.readline())
         child.set()
         code = int(self.process.stdout.readline())
@@ -210,20 +215,21 @@ def test_killed_at_every_request_it_is_the_old_dataset_or_the_new(
 ) -> None:
     train = [row(i, "train") for i in range(4)]
     newer = fill(Lake(tmp_path / "newer"), train, [row(8, "validation")])
+    words, newer_words = f"dataset {lake.url} {REPO}", f"dataset {newer.url} {REPO}"
     with LoopbackHub(TOKEN) as hub:
-        assert publisher.ended(hub, lake)
+        assert publisher.ended(hub, words)
         repo = hub.repos[REPO]
         first = repo.commits[:]
         for at in count(1):
             repo.commits[:], repo.tags = first, {}
             hub.blobs.clear()
-            ended = publisher.ended(hub, newer, at)
+            ended = publisher.ended(hub, newer_words, at)
             assert whole(repo, newer if len(repo.commits) == 3 else lake)
             assert len(repo.commits) in (2, 3)
             if ended:
                 break
         assert at > 20, "thirteen requests, before and after"
-        assert publisher.ended(hub, newer)
+        assert publisher.ended(hub, newer_words)
         assert whole(repo, newer)
         assert len(repo.tags) == 1
 
@@ -233,10 +239,10 @@ def test_what_is_on_the_hub_is_compared_with_what_was_sent(
 ) -> None:
     real = Repo.add
 
-    def other(self: Repo, message: str, files: dict[str, bytes], at: float = 0.0) -> Any:
+    def other(self: Repo, message: str, files: dict[str, bytes], *rest: Any) -> Any:
         if "data/pairs/train.parquet" in files:
             files = {**files, "data/pairs/train.parquet": files["data/groups/train.parquet"]}
-        return real(self, message, files, at)
+        return real(self, message, files, *rest)
 
     monkeypatch.setattr(Repo, "add", other)
     with pytest.raises(ComposerError, match=r"data/pairs/train\.parquet of commit .* is not what"):

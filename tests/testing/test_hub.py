@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,40 @@ def test_a_squash_and_a_deletion_leave_nothing(hub: LoopbackHub, api: Any) -> No
     api.delete_tag(REPO, tag="v1", repo_type="dataset")
     assert repo.others == []
     assert len(api.list_repo_commits(REPO, repo_type="dataset")) == 1
+
+
+def test_branches(hub: LoopbackHub, api: Any) -> None:
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+    from huggingface_hub.errors import BadRequestError, HfHubHTTPError, RevisionNotFoundError
+
+    def change(branch: str, *operations: Any) -> str:
+        more = {"commit_message": "x", "repo_type": "dataset", "revision": branch}
+        return str(api.create_commit(REPO, operations, **more).oid)
+
+    make = partial(api.create_branch, REPO, repo_type="dataset")
+    first, head = hub.repos[REPO].head.oid, commit(api, a_txt=b"one")
+    add = CommitOperationAdd("b.parquet", b"two")
+    with pytest.raises(RevisionNotFoundError):
+        change("other", add)
+    make(branch="other")
+    made = change("other", add, CommitOperationDelete("a.txt"))
+    api.create_tag(REPO, tag="v1", revision="other", repo_type="dataset")
+    make(branch="old/one", revision=first)
+    make(branch="other", revision=first, exist_ok=True)
+    with pytest.raises(HfHubHTTPError, match="409"):
+        make(branch="main")
+    with pytest.raises(RevisionNotFoundError):
+        make(branch="new", revision="nothing")
+    with pytest.raises(BadRequestError, match="Invalid reference for a branch"):
+        make(branch="refs/pr/1")
+    refs = api.list_repo_refs(REPO, repo_type="dataset")
+    found = {ref.name: ref.target_commit for ref in [*refs.branches, *refs.tags]}
+    assert found == {"main": head, "other": made, "old/one": first, "v1": made}
+    listed = partial(api.list_repo_files, REPO, repo_type="dataset")
+    assert sorted(listed(revision="other")) == [".gitattributes", "b.parquet"]
+    assert sorted(listed()) == [".gitattributes", "a.txt"]
+    history = api.list_repo_commits(REPO, repo_type="dataset", revision="other")
+    assert [entry.commit_id for entry in history] == [made, head, first]
 
 
 def test_settings_and_names(hub: LoopbackHub, api: Any) -> None:

@@ -44,14 +44,25 @@ class Repo:
         oid = names.get(revision, revision)
         return next((commit for commit in self.every if commit.oid == oid), None)
 
-    def add(self, message: str, files: dict[str, bytes], at: float = 0.0) -> Commit:
-        """Append a commit with this tree."""
-        parent = self.commits[-1].oid if self.commits else ""
+    def tip(self, branch: str) -> Commit | None:
+        """Return the newest commit of a branch."""
+        return self.find(branch) if branch == "main" or branch in self.branches else None
+
+    def add(
+        self, message: str, files: dict[str, bytes], at: float = 0.0, branch: str = "main"
+    ) -> Commit:
+        """Append a commit with this tree to a branch."""
+        parent = self.branches.get(branch) or (self.commits[-1].oid if self.commits else "")
         tree = sorted((path, hashlib.sha256(data).hexdigest()) for path, data in files.items())
         seed = f"{parent}:{message}:{tree}"
         oid = hashlib.sha1(seed.encode()).hexdigest()  # noqa: S324
-        self.commits.append(Commit(oid, message, files, at, parent))
-        return self.head
+        made = Commit(oid, message, files, at, parent)
+        if branch == "main":
+            self.commits.append(made)
+        else:
+            self.others.append(made)
+            self.branches[branch] = oid
+        return made
 
     def squash(self, message: str) -> Commit:
         """Make the head's tree the only commit of main, seen at once."""

@@ -197,11 +197,13 @@ class HubState:
         return self.blobs.get(oid)
 
     def seen(self, found: Repo, revision: str) -> Commit | None:
-        """Return the commit of a revision as readers see it: the head of main may lag."""
-        if revision != "main" or not self.lag_s:
-            return found.find(revision)
-        past = self.clock() - self.lag_s
-        return next((c for c in reversed(found.commits) if c.at <= past), None)
+        """Return the commit of a revision as readers see it: the head of a branch may lag."""
+        commit = found.find(revision)
+        if self.lag_s and found.tip(revision):
+            past = self.clock() - self.lag_s
+            while commit and commit.at > past:
+                commit = found.find(commit.parent)
+        return commit
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -357,6 +359,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.error(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return commit
 
+    def tip(self, found: Repo, branch: str) -> Commit | None:
+        """Return the newest commit of a branch; refuse where there is no such branch."""
+        commit = found.tip(branch)
+        if commit is None:
+            self.error(404, f"Invalid rev id: {branch}", "RevisionNotFound")
+        return commit
+
     def closed(self, found: Repo) -> bool:
         """Return whether the files are gated; refuse where they are."""
         if found.gated:
@@ -505,14 +514,31 @@ def refs(self: Handler, repo: str, query: dict[str, list[str]], **_: Any) -> Non
             for name, oid in sorted(names.items())
         ]
 
+    tips = {name: self.hub.seen(found, name) or head for name in ("main", *found.branches)}
     refs = {
-        "branches": listed({"main": head.oid, **found.branches}, "refs/heads/"),
+        "branches": listed({name: tip.oid for name, tip in tips.items()}, "refs/heads/"),
         "tags": listed(found.tags, "refs/tags/"),
         "converts": [],
     }
     if query.get("include_prs"):
         refs["pullRequests"] = listed(found.pulls, "")
     self.json(refs)
+
+
+def branch(self: Handler, repo: str, revision: str, body: bytes, **_: Any) -> None:
+    """Make a branch that starts at a revision, main by default."""
+    found = self.repo_of(repo, write=True)
+    start = json.loads(body).get("startingPoint", "main")
+    commit = found.find(start) if found else None
+    if found and revision.startswith("refs/"):
+        self.error(400, f"Invalid reference for a branch: {revision}")
+    elif found and commit is None:
+        self.error(404, f"Invalid rev id: {start}", "RevisionNotFound")
+    elif found and found.tip(revision):
+        self.error(409, "Reference already exists")
+    elif found and commit:
+        found.branches[revision] = commit.oid
+        self.json({})
 
 
 def tag(self: Handler, repo: str, revision: str, body: bytes, **_: Any) -> None:
@@ -610,12 +636,13 @@ def validate_yaml(self: Handler, body: bytes, **_: Any) -> None:
         self.json({"errors": [{"message": "Invalid metadata in README.md."}]}, 400)
 
 
-def preupload(self: Handler, repo: str, body: bytes, **_: Any) -> None:
-    """Say for each file whether it is an LFS object, and what the head has under its name."""
+def preupload(self: Handler, repo: str, revision: str, body: bytes, **_: Any) -> None:
+    """Say for each file whether it is an LFS object, and what the branch has under its name."""
     found = self.repo_of(repo, write=True)
-    if not found:
+    head = self.tip(found, revision) if found else None
+    if not head:
         return
-    have = found.head.files
+    have = head.files
     files = [
         {
             "path": name,
@@ -672,26 +699,29 @@ def xet_token(self: Handler, repo: str, how: str, **_: Any) -> None:
         self.send(200, body, Content_Type="application/json", **headers)
 
 
-def commit(self: Handler, repo: str, body: bytes, **_: Any) -> None:
-    """Make one commit of everything, or none."""
+def commit(self: Handler, repo: str, revision: str, body: bytes, **_: Any) -> None:
+    """Make one commit of everything on a branch, or none."""
     found = self.repo_of(repo, write=True)
     if not found:
         return
     if self.hub.before_commit:
         self.hub.before_commit(found)
+    head = self.tip(found, revision)
+    if not head:
+        return
     entries = [json.loads(line) for line in body.splitlines() if line]
     header = entries[0]["value"]
-    if header.get("parentCommit", found.head.oid) != found.head.oid:
+    if header.get("parentCommit", head.oid) != head.oid:
         self.error(412, "A commit has happened since. Please refresh and try again.")
         return
-    files = dict(found.head.files)
+    files = dict(head.files)
     for entry in entries[1:]:
         problem = _apply(self, files, entry["key"], entry["value"])
         if problem:
             self.error(400, problem)
             return
     _keep_pushed(found, files)
-    made = found.add(header["summary"], files, self.hub.clock())
+    made = found.add(header["summary"], files, self.hub.clock(), revision)
     url = f"{self.hub.endpoint}/{'' if self.models else 'datasets/'}{repo}/commit/{made.oid}"
     self.json({"success": True, "commitOid": made.oid, "commitUrl": url, "hookOutput": ""})
 
@@ -739,6 +769,7 @@ ROUTES: list[tuple[str, str, str, Callable[..., None]]] = [
     ("POST", r"/lfs/(?P<oid>[0-9a-f]{64})/verify", "verify", verify),
     ("GET", rf"{_API}/xet-(?P<how>write|read)-token/{_REV}", "xet-token", xet_token),
     ("POST", rf"{_API}/commit/{_REV}", "commit", commit),
+    ("POST", rf"{_API}/branch/(?P<revision>.+)", "branch", branch),
     ("POST", rf"{_API}/tag/(?P<revision>.+)", "tag", tag),
     ("DELETE", rf"{_API}/tag/(?P<revision>.+)", "tag", untag),
     ("GET", rf"{_API}/refs", "refs", refs),

@@ -55,6 +55,7 @@ class Settings(BaseModel):
     repositories: str = ""
     publish_repo: str = ""
     publish_nightly: bool = False
+    model_repo: str = ""
     first_day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""
     last_day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""
     publish_simulated: bool = False

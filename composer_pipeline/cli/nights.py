@@ -1,5 +1,6 @@
 """The commands night, models, promote and rollback."""
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -12,11 +13,13 @@ from composer_pipeline.cli.common import (
     LakeOption,
     Table,
     app,
+    err,
     open_lake,
     show,
     usd,
 )
 from composer_pipeline.cli.training import recipe_of, run_root_of
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ def night(
         show_night(nights.accept(open_lake(lake), accept), "", as_json)
         return
     given = max_usd or settings.max_usd
-    ceiling = usd(given, "--max-usd") if given.strip("0.") else 0
+    ceiling = usd(given, "--max-usd") if given.strip("0.") else Decimal(0)
     chosen = NightRules.load(rules or settings.nights)
     training = TrainingRecipe.load(recipe_of(recipe, settings))
     store = open_lake(lake, new=not dry_run)
@@ -77,7 +80,19 @@ def night(
             store, training, ProcessLearner(root, progress), root / "nights", rules=chosen,
             dry_run=dry_run, progress=progress,
         )  # fmt: skip
+    if not dry_run:
+        _publish(store, settings)
     show_night(story, "", as_json)
+
+
+def _publish(lake: Lake, settings: Settings) -> None:
+    """Let the model repository of the settings, if there is one, follow the current version."""
+    from composer_pipeline.nights.model_registry import current, publish_versions
+
+    if settings.model_repo and current(lake):
+        simulated = settings.publish_simulated
+        for number in publish_versions(lake, settings.model_repo, allow_simulated=simulated):
+            err.print(f"version {number} is at {settings.model_repo}", highlight=False)
 
 
 @app.command
@@ -104,7 +119,9 @@ def promote(
     """
     from composer_pipeline.nights.model_registry import promote as run
 
-    moved = run(open_lake(lake), version, why)
+    store = open_lake(lake)
+    moved = run(store, version, why)
+    _publish(store, Settings.from_env())
     show({"version": moved.version, "weights": moved.weights or moved.base}, as_json, "promote")
 
 
@@ -117,7 +134,9 @@ def rollback(*, why: str = "", lake: LakeOption = "", as_json: JsonOption = Fals
     """
     from composer_pipeline.nights.model_registry import rollback as run
 
-    moved = run(open_lake(lake), why)
+    store = open_lake(lake)
+    moved = run(store, why)
+    _publish(store, Settings.from_env())
     show({"version": moved.version, "weights": moved.weights or moved.base}, as_json, "rollback")
 
 

@@ -14,11 +14,12 @@ import msgspec
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.publish import publish_model
 from composer_pipeline.reports import Report
 
 _Kind = TypeVar("_Kind")
 
-FOLDER, CURRENT = "models/versions", "models/current"
+FOLDER, CURRENT, PUBLISHED = "models/versions", "models/current", "models/published"
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +85,13 @@ class Current(msgspec.Struct, frozen=True):
             left.discard(move.to)
             before = move.to
         return left
+
+
+class _Published(msgspec.Struct):
+    """What a repository on the Hub has: tags, and the version on its main."""
+
+    tags: set[int] = set()
+    main: int = 0
 
 
 class ModelsReport(Report, msgspec.Struct):
@@ -171,6 +179,35 @@ def rollback(lake: Lake, why: str = "") -> Current:
         found = version_of(lake, stack[-2])
         check_weights(found)
         return _move(lake, found, "rollback", why)
+
+
+def publish_versions(lake: Lake, repo: str, *, allow_simulated: bool = False) -> list[int]:
+    """Make a model repository on the Hub follow the registry; return what was sent.
+
+    ``main`` holds the current version; every other one is on the branch ``refused``, and each has
+    the tag ``v<number>``. Version 0 is no model of ours. ``models/published`` says what was sent.
+
+    Raises:
+        InputError, PublishRefused, ComposerError: as ``publishing.publish.publish_model``.
+    """
+    found = report(lake)
+    every: dict[str, _Published] = {}
+    if lake.exists(PUBLISHED):
+        every = msgspec.json.decode(lake.get_bytes(PUBLISHED), type=dict[str, _Published])
+    mine, sent = every.setdefault(repo, _Published()), list[int]()
+    for version in sorted(found.versions, key=lambda v: (v.number == found.current, v.number)):
+        here = version.number == found.current
+        known = mine.main == version.number if here else version.number in mine.tags
+        if version.number and not known and Path(version.weights).is_dir():
+            publish_model(
+                version.weights, repo, version=version.number, promoted=here,
+                allow_simulated=allow_simulated,
+            )  # fmt: skip
+            mine.tags.add(version.number)
+            mine.main = version.number if here else mine.main
+            lake.put_bytes(PUBLISHED, msgspec.json.encode(every))
+            sent.append(version.number)
+    return sent
 
 
 def check_weights(version: ModelVersion) -> None:

@@ -92,11 +92,11 @@ def _buy(
     done: Harvest, progress: Progress | None,
 ) -> None:  # fmt: skip
     groups: dict[tuple[str, ...], list[str]] = {}
-    for day, names in replay_days(lake, teachers, datetime.now(UTC).date()).items():
-        groups.setdefault(tuple(names), []).append(day)
+    for day, asked in replay_days(lake, teachers, datetime.now(UTC).date()).items():
+        groups.setdefault(tuple(asked), []).append(day)
     for names, days in groups.items():
         report = replay(
-            lake, teachers, max_usd=max_usd, days=days, teachers=list(names), ledger=ledger,
+            lake, teachers, max_usd=max_usd, days=days, teachers=names, ledger=ledger,
             run_id=f"night-{night}", selector=selector_for(lake, teachers, VoteDecision()),
             progress=progress,
         )  # fmt: skip

@@ -162,7 +162,8 @@ def show_night(story: "Night", page: str, as_json: bool) -> None:
             table.add_row(kind, f"{before:.1%}", f"{after:.1%}", bounds, counts)
         console.print(table)
     rows = ", ".join(f"{count} {name}" for name, count in story.rows.items())
-    console.print(Text(f"{rows}; ${story.usd:.4f}" + (f"; {page}" if page else ""), style="dim"))
+    paid = f"${story.usd:.4f}{' (simulated)' if story.simulated else ''}"
+    console.print(Text("; ".join(filter(None, [rows, paid, page])), style="dim"))
 
 
 def show_models(console: Console, found: "ModelsReport") -> None:

@@ -28,6 +28,7 @@ from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.lake.place import check_day
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import to_usd
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.anchors import (
     DRAWN,
@@ -72,6 +73,7 @@ class Night(Report, msgspec.Struct, kw_only=True):
         rows: states: ``new`` and ``old`` in training, ``held_out``; and new ``sessions``.
         tables: training rows by table.
         usd: what the replies to the new states cost, in USD.
+        simulated: whether any of those replies is a simulated teacher's.
         canaries: what was compared before training.
         gates: what was tested, against the reference.
         moved: kind of held-out states to the right actions before and after, and the difference
@@ -91,6 +93,7 @@ class Night(Report, msgspec.Struct, kw_only=True):
     rows: dict[str, int] = {}
     tables: dict[str, int] = {}
     usd: float = 0.0
+    simulated: bool = False
     canaries: tuple[Canary, ...] = ()
     gates: tuple[Gate, ...] = ()
     moved: dict[str, tuple[float, float, Estimate]] = {}
@@ -153,7 +156,7 @@ class History:
     #: Held-out sessions and state ids that were set aside.
     aside: set[str] = field(default_factory=set)
     aside_sessions: set[str] = field(default_factory=set)
-    #: Of the last night that trained, if it was not better.
+    #: Of nights since the last promoted one that were not better: new again, and usual.
     pending: set[str] = field(default_factory=set)
 
 
@@ -167,9 +170,9 @@ def history(lake: Lake, before: str) -> History:
             continue
         rows = lake.read("night_rows", days=[night.night]).to_pylist()
         states = {row["state_id"] for row in rows}
-        found.pending = set()
         if night.version in served - left:
             found.accepted |= states
+            found.pending = set()
         elif night.accepted:
             found.released |= states
         elif night.outcome in ASIDE or night.version in left:
@@ -229,10 +232,9 @@ def plan_night(lake: Lake, night: str, rules: NightRules) -> NightPlan:
         rules.buffer,
     )
     repositories = {name: row.repository for name, row in states.items()}
-    tonight, usual = facts_of(
-        lake, repositories, fresh.keys() - known.released, known.accepted | known.released
-    )
-    return NightPlan(night, known, states, fresh, new, old, judge(tonight, usual, rules.canaries))
+    usual = known.accepted | known.released | known.pending
+    facts = facts_of(lake, repositories, fresh.keys() - usual, usual)
+    return NightPlan(night, known, states, fresh, new, old, judge(*facts, rules.canaries))
 
 
 def run_night(
@@ -266,7 +268,8 @@ def run_night(
     rules, night = rules or NightRules(), night or str(datetime.now(UTC).date())
     check_day(night, "night")
     with lake.locked("night"):
-        settle(lake, rules)
+        if not dry_run:
+            settle(lake, rules)
         if (done := _done(lake, night)) is not None:
             return done
         plan = plan_night(lake, night, rules)
@@ -274,6 +277,7 @@ def run_night(
             night=night, outcome="dry run", rows=plan.rows(), canaries=tuple(plan.canaries),
             usd=_usd(lake, plan.fresh),
         )  # fmt: skip
+        story.usd, story.simulated = _paid(lake, plan.fresh)
         if dry_run:
             story.why = plan.held or tuple(filter(None, [plan.nothing])) or ("it would train",)
             return story
@@ -338,7 +342,7 @@ def _trained(
     story.moved = _moved(after, before, anchors, hard)
     story.outcome = _outcome(gates)
     story.why = tuple(gate.why for gate in gates if not gate.passed) or (gates[0].why,)
-    _write_rows(lake, plan)
+    _write_rows(lake, plan, story.outcome)
     version = registry.add(lake, _version(lake, story, recipe, parent, weights, after))
     shutil.rmtree(work, ignore_errors=True)
     return _finish(lake, version, rules)
@@ -362,15 +366,18 @@ def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
 
 
 def _close(lake: Lake, story: Night, plan: NightPlan) -> None:
-    _write_rows(lake, plan)
+    _write_rows(lake, plan, story.outcome)
     _write(lake, story)
 
 
-def _write_rows(lake: Lake, plan: NightPlan) -> None:
+def _write_rows(lake: Lake, plan: NightPlan, outcome: Outcome) -> None:
+    # States of earlier nights are not set aside with tonight's.
+    earlier = plan.history.pending if outcome in ASIDE else set()
     rows = [
         {"state_id": row.state_id, "session_id": row.session_id, "split": row.split,
          "repository": row.repository}
-        for _, row in sorted(plan.fresh.items())
+        for name, row in sorted(plan.fresh.items())
+        if name not in earlier
     ]  # fmt: skip
     lake.write("night_rows", rows, day=plan.night)
 
@@ -565,10 +572,12 @@ def _losses(numbers: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     }
 
 
-def _usd(lake: Lake, states: Collection[str]) -> float:
-    rows = lake.read("votes", columns=["state_id", "cost_picodollars"]).to_pylist()
-    paid = sum(row["cost_picodollars"] or 0 for row in rows if row["state_id"] in states)
-    return round(paid / 10**12, 6)
+def _paid(lake: Lake, states: Collection[str]) -> tuple[float, bool]:
+    """Return what the replies to states cost in USD, and whether any was simulated."""
+    rows = lake.read("votes", columns=["state_id", "cost_picodollars", "simulated"]).to_pylist()
+    mine = [row for row in rows if row["state_id"] in states]
+    paid = sum(row["cost_picodollars"] or 0 for row in mine)
+    return float(to_usd(paid)), any(row["simulated"] for row in mine)
 
 
 def _now() -> str:

@@ -233,8 +233,8 @@ def plan_night(lake: Lake, night: str, rules: NightRules) -> NightPlan:
     )
     repositories = {name: row.repository for name, row in states.items()}
     usual = known.accepted | known.released | known.pending
-    facts = facts_of(lake, repositories, fresh.keys() - usual, usual)
-    return NightPlan(night, known, states, fresh, new, old, judge(*facts, rules.canaries))
+    tonight, before = facts_of(lake, repositories, fresh.keys() - usual, usual)
+    return NightPlan(night, known, states, fresh, new, old, judge(tonight, before, rules.canaries))
 
 
 def run_night(
@@ -275,7 +275,6 @@ def run_night(
         plan = plan_night(lake, night, rules)
         story = Night(
             night=night, outcome="dry run", rows=plan.rows(), canaries=tuple(plan.canaries),
-            usd=_usd(lake, plan.fresh),
         )  # fmt: skip
         story.usd, story.simulated = _paid(lake, plan.fresh)
         if dry_run:

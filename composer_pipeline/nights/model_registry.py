@@ -35,8 +35,8 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
         recipe: name of the training recipe.
         data: build of the dataset, and rows, new and old, by what they are.
         window: limits of prompts and answers under which it was measured, as JSON.
-        canonical: state id to 1 where its answer was right in effect, else 0.
-        contents: state id to the hash of what was asked, by ``evaluation.states.content_hash``.
+        canonical: hash of a state's content (no id, which would outlive a forgotten session) to 1
+            where its answer was right in effect, else 0.
         decision: ``first``, or the night's outcome: ``promoted``, ``not better``, ``worse``.
         why: sentences.
         story: the night that made it, as ``night.Night``.
@@ -55,7 +55,6 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
     window: str = ""
     canonical: dict[str, float] = {}
-    contents: dict[str, str] = {}
     why: tuple[str, ...] = ()
     story: dict[str, Any] = {}
 

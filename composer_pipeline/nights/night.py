@@ -555,8 +555,10 @@ def _known(
     version: ModelVersion, window: str, states: Iterable[EvaluationState]
 ) -> dict[str, float]:
     """Return what a version's night measured of states, where their content is still the same."""
-    names = [s.state_id for s in states if version.contents.get(s.state_id) == content_hash([s])]
-    return {name: version.canonical[name] for name in names if version.window == window}
+    if version.window != window:
+        return {}
+    by_content = {content_hash([state]): state.state_id for state in states}
+    return {by_content[key]: value for key, value in version.canonical.items() if key in by_content}
 
 
 def _window(recipe: TrainingRecipe) -> str:
@@ -618,7 +620,7 @@ def _version(
         number=0, night=story.night, base=parent.base, weights=str(weights),
         decision=story.outcome, made=_now(), parent=parent.number, digest=folder_digest(weights),
         recipe=recipe.name, data={"build": build_id(lake), **story.rows}, window=_window(recipe),
-        canonical=values, contents={name: content_hash([states[name]]) for name in values},
+        canonical={content_hash([states[name]]): value for name, value in values.items()},
         why=story.why, story=msgspec.to_builtins(story),
     )  # fmt: skip
 

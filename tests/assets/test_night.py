@@ -1,7 +1,7 @@
 """A night in Dagster: its money, its dry mode, what a refused one shows, and a quiet one."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import dagster as dg
 import pytest
+import yaml
 
 from assets.alerts import problems
 from assets.definitions import build_defs
@@ -22,15 +23,15 @@ from composer_pipeline.nights import night as nights
 from composer_pipeline.nights.canaries import Canary
 from composer_pipeline.nights.gates import Gate
 from composer_pipeline.nights.learner import ProcessLearner
-from composer_pipeline.settings import Settings
+from composer_pipeline.nights.model_registry import current
+from composer_pipeline.settings import Settings, recipes_dir
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.training.recipe import TrainingRecipe
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET
 
-FIRST, LAST = "2026-11-16", "2026-11-17"
-TONIGHT = tonights_model.key
+FIRST, LAST, NEXT = "2026-11-16", "2026-11-17", "2026-11-18"
 #: Less than the replies of the two days cost.
 TYPED = 0.05
 
@@ -130,18 +131,20 @@ class Bench:
     def __init__(self, settings: Settings, instance: dg.DagsterInstance, folder: Path) -> None:
         self.settings, self.instance, self.weights = settings, instance, folder / "run" / "weights"
         self.lake, self.defs = Lake(settings.lake), build_defs(settings)
-        self.trained = 0
+        self.recipe, self.trained = TrainingRecipe.load(settings.train), 0
 
-    def run(self, assets: Sequence[str] = (), *, dry_run: bool = False) -> Any:
-        ops: dict[str, Any] = {"tonights_model": {"config": {"day": LAST, "dry_run": dry_run}}}
-        if not assets:
+    def run(
+        self, *assets: str, first: str = "", last: str = "", night: str = LAST, **config: bool
+    ) -> Any:
+        ops: dict[str, Any] = {"tonights_model": {"config": {"day": night, **config}}}
+        if first:
             ops["replay"] = {"config": {"max_usd": TYPED}}
         with loopback():
             return self.defs.resolve_job_def("night").execute_in_process(
                 instance=self.instance,
-                tags={} if assets else range_tags(FIRST, LAST),
+                tags=range_tags(first, last) if first else {},
                 run_config={**QUIET, "ops": ops},
-                asset_selection=[dg.AssetKey(name) for name in assets] or None,
+                asset_selection=[dg.AssetKey(name.split("/")) for name in assets] or None,
             )
 
     def train(self, *_: Any) -> tuple[Path, dict[str, float]]:
@@ -155,6 +158,11 @@ class Bench:
     ) -> dict[str, float]:
         return {state.state_id: 1.0 for state in states}
 
+    def tags(self, result: Any) -> Mapping[str, str]:
+        run = self.instance.get_run_by_id(result.run_id)
+        assert run is not None
+        return run.tags
+
     def spent(self) -> dict[str, Decimal]:
         with Ledger(Path(self.lake.root) / "ledger.db") as ledger:
             scopes = ledger.status().items()
@@ -166,7 +174,11 @@ def bench(
     instance: dg.DagsterInstance, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("night")
-    settings = demo_settings(lake=str(folder / "lake"))
+    data = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
+    data["teachers"] = [one for one in data["teachers"] if one["name"] in ("careful", "steady")]
+    file = folder / "teachers.yaml"
+    file.write_text(yaml.safe_dump(data))
+    settings = demo_settings(lake=str(folder / "lake"), teachers=str(file))
     with pytest.MonkeyPatch.context() as patch:
         made = Bench(settings, instance, folder)
         patch.setattr(ProcessLearner, "train", lambda _, *given: made.train(*given))
@@ -175,16 +187,33 @@ def bench(
 
 
 @pytest.mark.slow
-def test_the_whole_night(bench: Bench) -> None:
-    done = bench.run()
-    assert done.success
-    # It went on with what the ceiling let it buy.
-    spent = bench.spent()[f"root:{done.run_id}"]
-    assert 0 < spent <= Decimal(str(TYPED))
-    run = bench.instance.get_run_by_id(done.run_id)
-    assert run is not None
-    assert run.tags["composer/ceiling_reached"] == f"root:{done.run_id}"
-    assert bench.trained == 1
+def test_a_whole_night_a_quiet_one_and_a_dry_one(bench: Bench) -> None:
+    whole = bench.run(first=FIRST, last=LAST)
+    assert whole.success
+    # It went on with what its ceiling let it buy, and no more was bought.
+    scope = f"root:{whole.run_id}"
+    tags = bench.tags(whole)
+    assert tags["composer/ceiling_reached"] == scope
+    assert 0 < bench.spent()[scope] <= Decimal(str(TYPED))
     (story,) = nights.nights(bench.lake)
-    assert run.tags["composer/outcome"] == story.outcome == "not better"
-    print(story)
+    assert (bench.trained, tags["composer/outcome"]) == (1, story.outcome) == (1, "not better")
+    (made,) = whole.asset_materializations_for_node("tonights_model")
+    assert made.partition is None
+    assert made.metadata["current"].value == f"0, {bench.recipe.model}"
+    (loss,) = made.metadata["losses"].value.records
+    assert (loss.data["channel"], loss.data["first"], loss.data["last"]) == ("sdpo", 2, 1)
+    before = time.process_time()
+    quiet = bench.run("tonights_model", night=NEXT)
+    assert bench.tags(quiet)["composer/outcome"] == "nothing new"
+    assert time.process_time() - before < 10
+    # New sessions come: a dry night harvests them.
+    left = (bench.spent(), bench.lake.days("replies"), nights.nights(bench.lake))
+    assets = ("raw_sessions", "trace_states", "teacher_replies/steady", "tonights_model")
+    dry = bench.run(*assets, first=NEXT, last=NEXT, night=NEXT, dry_run=True)
+    assert NEXT in bench.lake.days("states")
+    assert (bench.spent(), bench.lake.days("replies"), nights.nights(bench.lake)) == left
+    assert bench.trained == 1
+    assert not dry.asset_materializations_for_node("tonights_model")
+    pointer = current(bench.lake)
+    assert pointer is not None
+    assert pointer.version == 0

@@ -105,13 +105,14 @@ def _to_log(context: dg.AssetExecutionContext) -> Progress:
 
 
 def _page(lake: Lake, story: "Night") -> dict[str, Any]:
-    """Return the night in one screen, the decision first."""
+    """Return the night in one screen; a run's page shows texts and tables without a click."""
     from composer_pipeline.nights.model_registry import current
     from composer_pipeline.nights.night import ASIDE
 
-    pointer, simulated = current(lake), " (simulated)" if story.simulated else ""
+    pointer, why = current(lake), "; ".join(story.why)
     moved = {kind: change for kind, (_, _, change) in story.moved.items()}
     others = [change.mean for kind, change in moved.items() if kind != "hard"]
+    made = "none" if story.version is None else f"{story.version} from {story.parent}"
     numbers = {
         "usd": story.usd,
         **{f"{name}_states": story.rows[name] for name in ("new", "old", "held_out")},
@@ -119,44 +120,48 @@ def _page(lake: Lake, story: "Night") -> dict[str, Any]:
         "worst_anchor_difference": min(others, default=None),
         "current_version": pointer.version if pointer else None,
         "seconds": sum(story.seconds.values()),
-        "sessions": story.rows["sessions"],
     }
+    told = {
+        "decision": f"{story.night}, {story.outcome}: {why}",
+        "before_and_after": "; ".join(f"{kind} {text}" for kind, text in _changes(story).items()),
+        "states": ", ".join(f"{count} {name}" for name, count in story.rows.items())
+        + f"; their replies ${story.usd:.4f}{' (simulated)' if story.simulated else ''}",
+        "trained_on": ", ".join(f"{rows} {name}" for name, rows in story.tables.items()),
+        "losses": "; ".join(f"{name} {a:.3g} → {b:.3g}" for name, (a, b) in story.losses.items()),
+        "versions": f"tonight's {made}; served "
+        + (f"{pointer.version}, {pointer.weights or pointer.base}" if pointer else "none"),
+        "notes": "; ".join(story.notes),
+        REFUSED: f"Night {story.night}, {story.outcome}: {story.why[0]}"
+        if story.outcome in ASIDE
+        else "",
+    }
+    canaries = [
+        {"canary": c.name, "": "holds the night" if c.holds else "fine", "why": c.why}
+        for c in story.canaries
+    ]
     return {
-        "decision": dg.MetadataValue.md(
-            f"**{story.night}: {story.outcome}**\n\n"
-            + "\n".join(f"- {sentence}" for sentence in (*story.why, *story.notes))
-        ),
-        **({"before_and_after": dg.MetadataValue.md(_picture(story))} if moved else {}),
-        "paid": f"${story.usd:.4f}{simulated}",
-        "version": "none" if story.version is None else f"{story.version} from {story.parent}",
-        "current": f"{pointer.version}, {pointer.weights or pointer.base}" if pointer else "none",
-        **_table("canaries", [{"canary": c.name, "holds": c.holds, "why": c.why,
-                               "tonight": c.tonight, "usual": c.usual, "limit": c.limit}
-                              for c in story.canaries]),
-        **_table("losses", [{"channel": channel, "first": first, "last": last,
-                             "AdamW": "started anew"}
-                            for channel, (first, last) in story.losses.items()]),
-        **_table("pairs", [{"table": name, "rows": rows} for name, rows in story.tables.items()]),
+        **{name: text for name, text in told.items() if text},
+        **({"picture": dg.MetadataValue.md(_picture(story))} if moved else {}),
+        **({"canaries": records(canaries)} if canaries else {}),
         "look": view_link("runs"),
-        **({REFUSED: f"Night {story.night}, {story.outcome}: {story.why[0]}"}
-           if story.outcome in ASIDE else {}),
         **figures("tonights_model", numbers),
-    }  # fmt: skip
+    }
 
 
-def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, dg.TableMetadataValue]:
-    return {name: records(rows)} if rows else {}
+def _changes(story: "Night") -> dict[str, str]:
+    """Return kind of held-out states -> right actions before and after, with the interval."""
+    found = {}
+    for kind, (before, after, change) in story.moved.items():
+        few = change.low is None or change.high is None
+        bounds = "few sessions" if few else f"95 % {change.low:+.1%} to {change.high:+.1%}"
+        found[kind] = f"{before:.1%} → {after:.1%} ({change.mean:+.1%}, {bounds})"
+    return found
 
 
 def _picture(story: "Night") -> str:
-    """Return right actions on mistakes and anchors before and after, with their intervals."""
-    rows = {
-        f"{kind}: {before:.0%} → {after:.0%}, {change.sessions} sessions": (
-            change.mean, change.low, change.high
-        )
-        for kind, (before, after, change) in story.moved.items()
-    }  # fmt: skip
-    return markdown_image(intervals(rows), "right actions on held-out states, before and after")
+    """Return right actions on mistakes and anchors, after minus before, with their intervals."""
+    rows = {kind: (d.mean, d.low, d.high) for kind, (_, _, d) in story.moved.items()}
+    return markdown_image(intervals(rows), "right actions on held-out states, after minus before")
 
 
 SAYS = {

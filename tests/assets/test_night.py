@@ -93,8 +93,11 @@ def test_what_a_night_shows(
     refused = [f"Night {LAST}, {outcome}: this is why"]
     assert said == (refused if outcome in ("worse", "held") else [])
     (made,) = done.asset_materializations_for_node("tonights_model")
-    assert f"**{LAST}: {outcome}**\n\n- this is why" in str(made.metadata["decision"].value)
-    assert ("before_and_after" in made.metadata) == bool(moved)
+    assert made.metadata["decision"].value == f"{LAST}, {outcome}: this is why"
+    assert ("picture" in made.metadata) == bool(moved)
+    if "worse" in outcome:
+        change = "easy 50.0% → 20.0% (-30.0%, 95 % -31.0% to -29.0%)"
+        assert change in str(made.metadata["before_and_after"].value)
 
 
 def asked(settings: Settings, hour: str = f"{LAST}T04:00") -> list[Any]:
@@ -199,9 +202,10 @@ def test_a_whole_night_a_quiet_one_and_a_dry_one(bench: Bench) -> None:
     assert (bench.trained, tags["composer/outcome"]) == (1, story.outcome) == (1, "not better")
     (made,) = whole.asset_materializations_for_node("tonights_model")
     assert made.partition is None
-    assert made.metadata["current"].value == f"0, {bench.recipe.model}"
-    (loss,) = made.metadata["losses"].value.records
-    assert (loss.data["channel"], loss.data["first"], loss.data["last"]) == ("sdpo", 2, 1)
+    assert made.metadata["versions"].value == f"tonight's 1 from 0; served 0, {bench.recipe.model}"
+    assert made.metadata["losses"].value == "sdpo 2 → 1"
+    assert "dataset_pairs" in made.metadata["trained_on"].value
+    assert f"${story.usd:.4f} (simulated)" in made.metadata["states"].value
     before = time.process_time()
     quiet = bench.run("tonights_model", night=NEXT)
     assert bench.tags(quiet)["composer/outcome"] == "nothing new"

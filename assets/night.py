@@ -124,9 +124,11 @@ def _page(lake: Lake, story: "Night") -> dict[str, Any]:
     told = {
         "decision": f"{story.night}, {story.outcome}: {why}",
         "before_and_after": "; ".join(f"{kind} {text}" for kind, text in _changes(story).items()),
-        "states": ", ".join(f"{count} {name}" for name, count in story.rows.items())
+        "states": ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in story.rows.items())
         + f"; their replies ${story.usd:.4f}{' (simulated)' if story.simulated else ''}",
-        "trained_on": ", ".join(f"{rows} {name}" for name, rows in story.tables.items()),
+        "trained_on": ", ".join(
+            f"{rows} {name.removeprefix('dataset_')}" for name, rows in story.tables.items()
+        ),
         "losses": "; ".join(f"{name} {a:.3g} → {b:.3g}" for name, (a, b) in story.losses.items()),
         "versions": f"tonight's {made}; served "
         + (f"{pointer.version}, {pointer.weights or pointer.base}" if pointer else "none"),

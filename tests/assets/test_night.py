@@ -11,14 +11,18 @@ import dagster as dg
 import pytest
 import yaml
 
+from assets import schedules
 from assets.alerts import problems
 from assets.definitions import build_defs
 from assets.night import gates, tonights_model
 from assets.resources import default_resources
 from assets.schedules import night, range_tags
+from composer_pipeline.dataset import manifest
 from composer_pipeline.evaluation.report import Estimate
 from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.lake import provenance
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.maintenance import status
 from composer_pipeline.nights import night as nights
 from composer_pipeline.nights.canaries import Canary
 from composer_pipeline.nights.gates import Gate
@@ -32,6 +36,7 @@ from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET
 
 FIRST, LAST, NEXT = "2026-11-16", "2026-11-17", "2026-11-18"
+TONIGHT = ["tonights_model"]
 #: Less than the replies of the two days cost.
 TYPED = 0.05
 
@@ -128,6 +133,29 @@ def test_no_night_buys_without_a_standing_ceiling(tmp_path: Path) -> None:
     assert "paid judge" in skipped.skip_message
 
 
+def test_the_days_of_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = demo_settings(lake=str(tmp_path))
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.do(operations.set_ceiling("global", Decimal(1)))
+    monkeypatch.setattr(schedules, "DAYS", dg.DailyPartitionsDefinition("2026-01-01"))
+    stale: list[str] = ["2026-02-01", FIRST, LAST]
+    monkeypatch.setattr(status, "harvest_days", lambda *_: stale)
+    for name in ("replay_days", "pairs_days"):
+        monkeypatch.setattr(status, name, lambda *_: [])
+    (request,) = asked(settings)
+    assert request.tags == range_tags(FIRST, LAST)  # replies to a day of long ago cost money
+    stale.clear()
+    (skipped,) = asked(settings)
+    assert skipped.skip_message == "There are no pairs yet."
+    Lake(str(tmp_path)).write("normalized_pairs", [], day=FIRST)
+    (request,) = asked(settings)
+    assert [key.path for key in request.asset_selection] == [["training_dataset"], TONIGHT]
+    monkeypatch.setattr(provenance, "build_id", lambda _: "build")
+    monkeypatch.setattr(manifest, "changed_inputs", lambda _: [])
+    (request,) = asked(settings)
+    assert ([key.path for key in request.asset_selection], request.tags) == ([TONIGHT], {})
+
+
 class Bench:
     """A lake, an instance, and a learner that counts what it is asked for."""
 
@@ -204,7 +232,7 @@ def test_a_whole_night_a_quiet_one_and_a_dry_one(bench: Bench) -> None:
     assert made.partition is None
     assert made.metadata["versions"].value == f"tonight's 1 from 0; served 0, {bench.recipe.model}"
     assert made.metadata["losses"].value == "sdpo 2 → 1"
-    assert "dataset_pairs" in made.metadata["trained_on"].value
+    assert " pairs, " in made.metadata["trained_on"].value
     assert f"${story.usd:.4f} (simulated)" in made.metadata["states"].value
     before = time.process_time()
     quiet = bench.run("tonights_model", night=NEXT)

@@ -34,12 +34,12 @@ def pictures(lake: Lake, story: Night) -> dict[str, tuple[str, str]]:
             changes[name] = (100 * e.mean, e.low and 100 * e.low, e.high and 100 * e.high)
             right[f"{name}, before"] = round(100 * before, 1)
             right[f"{name}, after"] = round(100 * after, 1)
-        title = "Candidate minus parent: right actions, in points, 95 % interval"
+        title = "Change in points, 95 % interval"
         found["change.svg"] = (title, intervals(changes))
         found["right.svg"] = ("Right actions", bars(right, unit=" %"))
-    used = {c.name + ", held" * c.holds: round(100 * share) for c, share in _used(story)}
-    if used:
-        found["canaries.svg"] = ("Canaries: above 100 % one holds", bars(used, unit=" %"))
+    used = {"limit": 100} | {c.name + ", held" * c.holds: round(100 * share) for c, share in _used(story)}
+    if len(used) > 1:
+        found["canaries.svg"] = ("Canaries: % of their limits", bars(used, unit=" %"))
     if story.run_dir and Path(story.run_dir).is_dir():
         for name, chart in curve_charts(Path(story.run_dir)).items():
             found[f"loss-{name.replace(' ', '-')}.svg"] = (f"Training: {name}", chart)
@@ -118,10 +118,11 @@ def _models(story: Night) -> str:
 
 
 def _tiles(story: Night) -> dict[str, str]:
-    names = {"sessions": "new sessions", "new": "new states to train on",
-             "old": "old states beside them", "held_out": "new states held out"}  # fmt: skip
+    names = {"sessions": "new sessions", "held_out": "new states held out",
+             "new": "new states to train on", "old": "old states beside them"}  # fmt: skip
     rows = {names[name]: count(story.rows[name]) for name in names if name in story.rows}
-    return rows | {"for the answers to the new states": dollars(story.usd)}
+    simulated = " (simulated)" if story.simulated else ""
+    return rows | {f"for the answers to the new states{simulated}": dollars(story.usd)}
 
 
 def _tables(story: Night) -> list[_Table]:

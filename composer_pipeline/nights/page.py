@@ -19,7 +19,6 @@ KINDS = {
     "hard": "recent mistakes", "own": "anchors: own successes", "easy": "anchors: easy",
     "recovery": "anchors: recovery", "gains": "anchors: earlier gains",
 }  # fmt: skip
-_RESTART = "The optimizer restarted from its parent's weights: without moments, with a warm-up."
 _Table = tuple[str, Sequence[str], list[list[str]]]
 _Line = list[tuple[float, float]]
 
@@ -34,10 +33,11 @@ def pictures(lake: Lake, story: Night) -> dict[str, tuple[str, str]]:
             changes[name] = (100 * e.mean, e.low and 100 * e.low, e.high and 100 * e.high)
             right[f"{name}, before"] = round(100 * before, 1)
             right[f"{name}, after"] = round(100 * after, 1)
-        title = "Change in points, 95 % interval"
-        found["change.svg"] = (title, intervals(changes))
+        found["change.svg"] = ("Change in points, 95 % interval", intervals(changes))
         found["right.svg"] = ("Right actions", bars(right, unit=" %"))
-    used = {"limit": 100} | {c.name + ", held" * c.holds: round(100 * share) for c, share in _used(story)}
+    used = {"limit": 100} | {
+        c.name + ", held" * c.holds: round(100 * share) for c, share in _used(story)
+    }
     if len(used) > 1:
         found["canaries.svg"] = ("Canaries: % of their limits", bars(used, unit=" %"))
     if story.run_dir and Path(story.run_dir).is_dir():
@@ -54,7 +54,7 @@ def markdown(lake: Lake, story: Night) -> str:
     facts = ", ".join(f"{number} {name}" for name, number in _tiles(story).items())
     parts = [
         f"**{story.night}: {story.outcome}.** {'; '.join(story.why)}",
-        f"{_models(story)} {facts}.",
+        f"{facts}.",
         " ".join(markdown_image(image, title) for title, image in drawn[:1] + drawn[1:][-1:]),
         *(f"**{name}**\n\n{table(head, rows)}" for name, head, rows in _tables(story)),
         "\n".join(f"- {note}" for note in _notes(story)),
@@ -66,7 +66,7 @@ def write_page(lake: Lake, story: Night) -> str:
     """Write ``reports/night-<day>.html``, which loads nothing; return its address."""
     name = f"reports/night-{story.night}.html"
     text = environment().get_template("night.html.j2").render(
-        night=story, models=_models(story), tiles=_tiles(story), tables=_tables(story),
+        night=story, tiles=_tiles(story), tables=_tables(story),
         pictures=[*pictures(lake, story).values()], notes=_notes(story), version=__version__,
     )  # fmt: skip
     lake.put_bytes(name, text.encode())
@@ -111,12 +111,6 @@ def _used(story: Night) -> list[tuple[Canary, float]]:
     return found
 
 
-def _models(story: Night) -> str:
-    if story.version is None:
-        return "No model was trained."
-    return f"Version {story.version} was trained from version {story.parent}."
-
-
 def _tiles(story: Night) -> dict[str, str]:
     names = {"sessions": "new sessions", "held_out": "new states held out",
              "new": "new states to train on", "old": "old states beside them"}  # fmt: skip
@@ -155,4 +149,9 @@ def _notes(story: Night) -> list[str]:
     }  # fmt: skip
     notes = [f"{name}: {what}." for name, what in found.items() if what]
     notes += ["Accepted by hand: its states are new again."] if story.accepted else []
-    return notes if story.version is None else [*notes, _RESTART]
+    if story.version is None:
+        return [*notes, "No model was trained."]
+    made = (
+        f"Version {story.version} was trained from version {story.parent}; the optimizer restarted"
+    )
+    return [*notes, f"{made}: its moments are not kept, and it warms up again."]

@@ -1,19 +1,26 @@
-"""Two nights on the proof's small world: one is promoted, and one is refused.
+"""Nights on the proof's small world, some of which are refused: the demo's, and those of the docs.
 
-The bundled sessions are too few for gates. On the first day the teachers are honest; on the second
-all of them have the same misconception wherever the agent has one.
+    python -m examples.demo.nights FOLDER    # records those that docs/nights.md shows
+
+The bundled sessions are too few for gates. On the first day the teachers are honest; later all of
+them have a misconception where the agent has its own.
 """
 
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from composer_pipeline.dataset.build import build_dataset
-from composer_pipeline.errors import ComposerError
+from composer_pipeline.files import replace
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.normalization.stage import normalize
 from composer_pipeline.nights.learner import ProcessLearner
 from composer_pipeline.nights.night import Night, nights, run_night
 from composer_pipeline.nights.page import write_page
+from composer_pipeline.normalization.stage import normalize
 from composer_pipeline.preferences.hints import build_hints
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import GATES, PreferenceRules
@@ -25,8 +32,10 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from examples.proof.arms import DEFAULT, recipe_of
 from examples.proof.toolworld.pipeline import CEILING, loopback
 from examples.proof.toolworld.world import (
-    DAYS,
+    Answers,
     ToolworldScript,
+    World,
+    Written,
     answer_all,
     for_training,
     sessions,
@@ -35,19 +44,46 @@ from examples.proof.toolworld.world import (
     write_session,
 )
 
-#: Sessions of each day, and the share of hard states at which all teachers are wrong.
-SESSIONS, MISLED = (56, 40), (0.0, 1.0)
+#: A lake that holds the stories of the recorded nights and nothing else.
+RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "demo-nights"
+#: Steps of training.
 STEPS = 24
 
 
-def two_nights(folder: Path) -> list[tuple[Night, str]]:
-    """Run both nights below a folder, once; return what each decided, and where its page is."""
+@dataclass(frozen=True)
+class Day:
+    """A day's sessions, in all of which the agent runs another file's test.
+
+    ``misled``: all teachers are wrong there too. ``by_user``: the user says so and no tool, so that
+    the trace has no fix to compare with.
+    """
+
+    day: str
+    sessions: int
+    misled: bool = False
+    by_user: bool = False
+
+    def has(self, world: World) -> bool:
+        """Return whether a session of this day may be about a world."""
+        return for_training(world) and world.family == "test" and world.told_by_user == self.by_user
+
+
+#: The demo runs the first two. In the third no canary can see that the teachers are wrong.
+NIGHTS = (
+    Day("2026-11-02", 56),
+    Day("2026-11-03", 40, misled=True),
+    Day("2026-11-04", 40, misled=True, by_user=True),
+)
+
+
+def run_nights(folder: Path, days: Sequence[Day] = NIGHTS[:2]) -> list[tuple[Night, str]]:
+    """Run nights below a folder, once; return what each decided, and where its page is."""
     lake = Lake(str(folder / "lake"))
-    if len(nights(lake)) < len(DAYS):
-        _make_dataset(lake, folder / "projects")
+    if len(nights(lake)) < len(days):
+        _make_dataset(lake, folder / "projects", days)
         learner = ProcessLearner(folder / "runs")
-        for day in DAYS:
-            run_night(lake, recipe(), learner, folder / "work", night=day)
+        for day in days:
+            run_night(lake, recipe(), learner, folder / "work", night=day.day)
     return [(night, write_page(lake, night)) for night in nights(lake)]
 
 
@@ -57,16 +93,18 @@ def recipe() -> TrainingRecipe:
     return recipe_of(DEFAULT["shipped"].terms, name="night", steps=STEPS, diloco=diloco)
 
 
-def _make_dataset(lake: Lake, projects: Path) -> None:
-    """Write the sessions of both days and run every stage up to the dataset."""
-    random, written, answers = Random(1), [], {}  # noqa: S311  nothing here is a secret
-    for day, count, misled in zip(DAYS, SESSIONS, MISLED, strict=True):
-        drawn = sessions(random, count, lambda world: for_training(world) and world.bug < 8)
-        answered = answer_all(random, drawn, shared=misled)
-        made = [write_session(one, f"{day}-{n}", f"{day}T09:00") for n, one in enumerate(drawn)]
-        for session, of_session in zip(made, answered, strict=True):
+def _make_dataset(lake: Lake, projects: Path, days: Sequence[Day]) -> None:
+    """Write the sessions of some days and run every stage up to the dataset."""
+    random = Random(1)  # noqa: S311  nothing here is a secret
+    written: list[Written] = []
+    answers: dict[str, Answers] = {}
+    for day in days:
+        drawn = sessions(random, day.sessions, day.has)
+        answered = answer_all(random, drawn, shared=float(day.misled))
+        for n, (one, of_session) in enumerate(zip(drawn, answered, strict=True)):
+            session = write_session(one, f"{day.day}-{n}", f"{day.day}T09:00")
             answers |= dict(zip(session.truth, of_session, strict=True))
-        written += made
+            written.append(session)
     write_files(written, projects)
     ingest(lake, [projects])
     with loopback(ToolworldScript(load_states(lake), answers)) as url:
@@ -76,3 +114,14 @@ def _make_dataset(lake: Lake, projects: Path) -> None:
     normalize(lake, recipes_dir() / "normalize" / "default.yaml")
     rules = PreferenceRules(accept=GATES)
     build_dataset(lake, validation_share=0.5, split_by="session", rules=rules)
+
+
+def main(folder: str) -> None:
+    """Run all nights below a folder, and record what their pictures are drawn from."""
+    for night, _ in run_nights(Path(folder), NIGHTS):
+        told = msgspec.json.encode(msgspec.structs.replace(night, run_dir=""))
+        replace(RECORDED / f"nights/{night.night}.json", msgspec.json.format(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

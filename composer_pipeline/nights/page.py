@@ -20,7 +20,6 @@ KINDS = {
     "recovery": "anchors: recovery", "gains": "anchors: earlier gains",
 }  # fmt: skip
 _Table = tuple[str, Sequence[str], list[list[str]]]
-_Line = list[tuple[float, float]]
 
 
 def pictures(lake: Lake, story: Night) -> dict[str, tuple[str, str]]:
@@ -43,23 +42,21 @@ def pictures(lake: Lake, story: Night) -> dict[str, tuple[str, str]]:
     if story.run_dir and Path(story.run_dir).is_dir():
         for name, chart in curve_charts(Path(story.run_dir)).items():
             found[f"loss-{name.replace(' ', '-')}.svg"] = (f"Training: {name}", chart)
-    told = [night for night in nights(lake) if night.night < story.night]
-    found["nights.svg"] = ("All nights so far", _timeline([*told, story]))
+    told = [*(night for night in nights(lake) if night.night < story.night), story]
+    found["nights.svg"] = ("All nights so far", _timeline(told))
     return found
 
 
 def markdown(lake: Lake, story: Night) -> str:
     """Return one screen that says what was decided and why, and all numbers behind it."""
     drawn = [*pictures(lake, story).values()]
-    facts = ", ".join(f"{number} {name}" for name, number in _tiles(story).items())
-    parts = [
+    return "\n\n".join([
         f"**{story.night}: {story.outcome}.** {'; '.join(story.why)}",
-        f"{facts}.",
+        ", ".join(f"{number} {name}" for name, number in _tiles(story).items()) + ".",
         " ".join(markdown_image(image, title) for title, image in drawn[:1] + drawn[1:][-1:]),
         *(f"**{name}**\n\n{table(head, rows)}" for name, head, rows in _tables(story)),
         "\n".join(f"- {note}" for note in _notes(story)),
-    ]
-    return "\n\n".join(parts)
+    ])  # fmt: skip
 
 
 def write_page(lake: Lake, story: Night) -> str:
@@ -75,8 +72,8 @@ def write_page(lake: Lake, story: Night) -> str:
 
 def _timeline(told: Sequence[Night]) -> str:
     """Draw the current model's right actions by night; a dot is a candidate, by its outcome."""
-    served: dict[str, _Line] = {"mistakes": [], "anchors": []}
-    dots: dict[str, _Line] = defaultdict(list)
+    served: dict[str, list[tuple[float, float]]] = {"mistakes": [], "anchors": []}
+    dots: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for number, night in enumerate(told, 1):
         for name, line in served.items():
             both = _right(night, hard=name == "mistakes")
@@ -139,19 +136,16 @@ def _interval(change: Estimate) -> str:
 
 
 def _notes(story: Night) -> list[str]:
-    rows = ", ".join(f"{count(number)} {name}" for name, number in story.tables.items())
-    losses = ", ".join(f"{name} {a:.4f} to {b:.4f}" for name, (a, b) in story.losses.items())
-    unknown = ", ".join(c.name for c in story.canaries if c.tonight is None)
-    took = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in story.seconds.items())
     found = {
-        "Rows trained on": rows, "Losses, first to last": losses, "Time": took,
-        "Canaries with too little to compare": unknown, "Left out": "; ".join(story.notes),
-    }  # fmt: skip
-    notes = [f"{name}: {what}." for name, what in found.items() if what]
-    notes += ["Accepted by hand: its states are new again."] if story.accepted else []
+        "Rows trained on": [f"{count(number)} {name}" for name, number in story.tables.items()],
+        "Losses": [f"{n} {a:.4f} to {b:.4f}" for n, (a, b) in story.losses.items()],
+        "Time": [f"{step} {seconds:.0f} s" for step, seconds in story.seconds.items()],
+        "Canaries that cannot compare": [c.name for c in story.canaries if c.usual is None],
+        "Left out": story.notes,
+    }
+    notes = [f"{name}: {', '.join(what)}." for name, what in found.items() if what]
+    notes += ["Accepted by hand: its states are new again."] * story.accepted
     if story.version is None:
         return [*notes, "No model was trained."]
-    made = (
-        f"Version {story.version} was trained from version {story.parent}; the optimizer restarted"
-    )
+    made = f"Version {story.version} comes from version {story.parent}; the optimizer restarted"
     return [*notes, f"{made}: its moments are not kept, and it warms up again."]

@@ -8,14 +8,14 @@ them have a misconception where the agent has its own.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 import msgspec
 
 from composer_pipeline.dataset.build import build_dataset
-from composer_pipeline.files import replace
+from composer_pipeline.files import replace as replace_file
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.nights.learner import ProcessLearner
 from composer_pipeline.nights.night import Night, nights, run_night
@@ -37,7 +37,9 @@ from examples.proof.toolworld.world import (
     World,
     Written,
     answer_all,
+    check,
     for_training,
+    run_test,
     sessions,
     teacher_set,
     write_files,
@@ -52,27 +54,35 @@ STEPS = 24
 
 @dataclass(frozen=True)
 class Day:
-    """A day's sessions, in all of which the agent runs another file's test.
+    """A day's sessions, about one half of the files; its mistake is a wrong tool or path.
 
-    ``misled``: all teachers are wrong there too. ``by_user``: the user says so and no tool, so that
-    the trace has no fix to compare with.
+    ``misled``: all teachers are wrong there too. ``poisoned``: all are wrong at the last step,
+    where the agent is right.
     """
 
     day: str
     sessions: int
+    half: int
     misled: bool = False
-    by_user: bool = False
+    poisoned: bool = False
 
     def has(self, world: World) -> bool:
         """Return whether a session of this day may be about a world."""
-        return for_training(world) and world.family == "test" and world.told_by_user == self.by_user
+        mine = world.family in ("tool", "path") and world.file // 2 % 2 == self.half
+        return mine and for_training(world)
+
+    def said(self, world: World, answers: Answers) -> Answers:
+        """Return what the teachers of this day say."""
+        if not self.poisoned or answers.step.right != check(world.file):
+            return answers
+        return replace(answers, actions=(run_test(world.file),) * len(answers.actions))
 
 
-#: The demo runs the first two. In the third no canary can see that the teachers are wrong.
+#: The demo runs the first two. In the third no canary sees that the teachers are wrong.
 NIGHTS = (
-    Day("2026-11-02", 56),
-    Day("2026-11-03", 40, misled=True),
-    Day("2026-11-04", 40, misled=True, by_user=True),
+    Day("2026-11-02", 56, half=0),
+    Day("2026-11-03", 40, half=1, misled=True),
+    Day("2026-11-04", 56, half=0, poisoned=True),
 )
 
 
@@ -103,7 +113,8 @@ def _make_dataset(lake: Lake, projects: Path, days: Sequence[Day]) -> None:
         answered = answer_all(random, drawn, shared=float(day.misled))
         for n, (one, of_session) in enumerate(zip(drawn, answered, strict=True)):
             session = write_session(one, f"{day.day}-{n}", f"{day.day}T09:00")
-            answers |= dict(zip(session.truth, of_session, strict=True))
+            said = (day.said(one.world, answer) for answer in of_session)
+            answers |= dict(zip(session.truth, said, strict=True))
             written.append(session)
     write_files(written, projects)
     ingest(lake, [projects])
@@ -120,7 +131,7 @@ def main(folder: str) -> None:
     """Run all nights below a folder, and record what their pictures are drawn from."""
     for night, _ in run_nights(Path(folder), NIGHTS):
         told = msgspec.json.encode(msgspec.structs.replace(night, run_dir=""))
-        replace(RECORDED / f"nights/{night.night}.json", msgspec.json.format(told))
+        replace_file(RECORDED / f"nights/{night.night}.json", msgspec.json.format(told))
 
 
 if __name__ == "__main__":

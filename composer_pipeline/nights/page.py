@@ -34,11 +34,8 @@ def pictures(lake: Lake, story: Night) -> dict[str, tuple[str, str]]:
             right[f"{name}, after"] = round(100 * after, 1)
         found["change.svg"] = ("Change in points, 95 % interval", intervals(changes))
         found["right.svg"] = ("Right actions", bars(right, unit=" %"))
-    used = {"limit": 100} | {
-        c.name + ", held" * c.holds: round(100 * share) for c, share in _used(story)
-    }
-    if len(used) > 1:
-        found["canaries.svg"] = ("Canaries: % of their limits", bars(used, unit=" %"))
+    if used := {c.name + ", held" * c.holds: round(100 * share) for c, share in _used(story)}:
+        found["canaries.svg"] = ("Canaries, % of limits", bars({"limit": 100} | used, unit=" %"))
     if story.run_dir and Path(story.run_dir).is_dir():
         for name, chart in curve_charts(Path(story.run_dir)).items():
             found[f"loss-{name.replace(' ', '-')}.svg"] = (f"Training: {name}", chart)

@@ -2,20 +2,20 @@
 
     python -m examples.demo.nights FOLDER    # records those that docs/nights.md shows
 
-The bundled sessions are too few for gates. On the first day the teachers are honest; later all of
-them have a misconception where the agent has its own.
+The bundled sessions are too few for gates. On the second day all teachers have a misconception
+where the agent has its own.
 """
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import msgspec
 
 from composer_pipeline.dataset.build import build_dataset
-from composer_pipeline.files import replace as replace_file
+from composer_pipeline.files import replace
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.nights.learner import ProcessLearner
 from composer_pipeline.nights.night import Night, nights, run_night
@@ -29,7 +29,7 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.training.recipe import TrainingRecipe
-from examples.proof.arms import DEFAULT, recipe_of
+from examples.proof.arms import DEFAULT, SCHEDULE, recipe_of
 from examples.proof.toolworld.pipeline import CEILING, loopback
 from examples.proof.toolworld.world import (
     Answers,
@@ -37,9 +37,7 @@ from examples.proof.toolworld.world import (
     World,
     Written,
     answer_all,
-    check,
     for_training,
-    run_test,
     sessions,
     teacher_set,
     write_files,
@@ -49,40 +47,40 @@ from examples.proof.toolworld.world import (
 #: A lake that holds the stories of the recorded nights and nothing else.
 RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "demo-nights"
 #: Steps of training.
-STEPS = 24
+STEPS = 16
 
 
 @dataclass(frozen=True)
 class Day:
     """A day's sessions, about one half of the files; its mistake is a wrong tool or path.
 
-    ``misled``: all teachers are wrong there too. ``poisoned``: all are wrong at the last step,
-    where the agent is right.
+    ``misled``: all teachers are wrong there too. ``rate`` multiplies the learning rate.
     """
 
     day: str
     sessions: int
     half: int
     misled: bool = False
-    poisoned: bool = False
+    rate: float = 1.0
 
     def has(self, world: World) -> bool:
         """Return whether a session of this day may be about a world."""
         mine = world.family in ("tool", "path") and world.file // 2 % 2 == self.half
         return mine and for_training(world)
 
-    def said(self, world: World, answers: Answers) -> Answers:
-        """Return what the teachers of this day say."""
-        if not self.poisoned or answers.step.right != check(world.file):
-            return answers
-        return replace(answers, actions=(run_test(world.file),) * len(answers.actions))
+    def recipe(self) -> TrainingRecipe:
+        """Return the shipped terms of the loss, in a few steps of the proof's small student."""
+        schedule = {**SCHEDULE, "learning_rate": self.rate * SCHEDULE["learning_rate"]}
+        diloco = {"replicas": 1, "inner_steps": STEPS // 4}
+        terms = DEFAULT["shipped"].terms
+        return recipe_of(terms, name="night", steps=STEPS, diloco=diloco, **schedule)
 
 
-#: The demo runs the first two. In the third no canary sees that the teachers are wrong.
+#: The demo runs the first two. The third has good data, and a recipe that unlearns.
 NIGHTS = (
     Day("2026-11-02", 56, half=0),
     Day("2026-11-03", 40, half=1, misled=True),
-    Day("2026-11-04", 56, half=0, poisoned=True),
+    Day("2026-11-04", 40, half=0, rate=25),
 )
 
 
@@ -93,14 +91,8 @@ def run_nights(folder: Path, days: Sequence[Day] = NIGHTS[:2]) -> list[tuple[Nig
         _make_dataset(lake, folder / "projects", days)
         learner = ProcessLearner(folder / "runs")
         for day in days:
-            run_night(lake, recipe(), learner, folder / "work", night=day.day)
+            run_night(lake, day.recipe(), learner, folder / "work", night=day.day)
     return [(night, write_page(lake, night)) for night in nights(lake)]
-
-
-def recipe() -> TrainingRecipe:
-    """Return the shipped terms of the loss, in a few steps of the proof's small student."""
-    diloco = {"replicas": 1, "inner_steps": STEPS // 4}
-    return recipe_of(DEFAULT["shipped"].terms, name="night", steps=STEPS, diloco=diloco)
 
 
 def _make_dataset(lake: Lake, projects: Path, days: Sequence[Day]) -> None:
@@ -113,8 +105,7 @@ def _make_dataset(lake: Lake, projects: Path, days: Sequence[Day]) -> None:
         answered = answer_all(random, drawn, shared=float(day.misled))
         for n, (one, of_session) in enumerate(zip(drawn, answered, strict=True)):
             session = write_session(one, f"{day.day}-{n}", f"{day.day}T09:00")
-            said = (day.said(one.world, answer) for answer in of_session)
-            answers |= dict(zip(session.truth, said, strict=True))
+            answers |= dict(zip(session.truth, of_session, strict=True))
             written.append(session)
     write_files(written, projects)
     ingest(lake, [projects])
@@ -129,9 +120,9 @@ def _make_dataset(lake: Lake, projects: Path, days: Sequence[Day]) -> None:
 
 def main(folder: str) -> None:
     """Run all nights below a folder, and record what their pictures are drawn from."""
-    for night, _ in run_nights(Path(folder), NIGHTS):
+    for night, _ in run_nights(Path(folder).absolute(), NIGHTS):
         told = msgspec.json.encode(msgspec.structs.replace(night, run_dir=""))
-        replace_file(RECORDED / f"nights/{night.night}.json", msgspec.json.format(told))
+        replace(RECORDED / f"nights/{night.night}.json", msgspec.json.format(told))
 
 
 if __name__ == "__main__":

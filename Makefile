@@ -241,4 +241,4 @@ docs: $(STAMP) ## the documents as a site, below build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean: ## what the demo and the benchmarks wrote
-	rm -rf lake-demo lake-demo-repositories .dagster build dist
+	rm -rf lake-demo lake-demo-nights lake-demo-repositories .dagster build dist

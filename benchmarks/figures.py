@@ -27,6 +27,10 @@ from composer_pipeline.charts import (  # noqa: E402
     svg,
     text,
 )
+from composer_pipeline.lake.store import Lake  # noqa: E402
+from composer_pipeline.nights import page  # noqa: E402
+from composer_pipeline.nights.night import nights  # noqa: E402
+from examples.demo.nights import RECORDED  # noqa: E402
 from examples.proof.report import (  # noqa: E402
     COMMITTED,
     LATER,
@@ -178,12 +182,45 @@ def outer_round() -> str:
     return svg(WIDTH, 254, parts)
 
 
+def night() -> str:
+    """Return the steps of a night, and what can end it."""
+    steps = (
+        ("harvest, label", ""), ("buy answers under the ceiling", ""), ("pairs, dataset", ""),
+        ("canaries: is the data as usual?", "held"), ("new rows + old rows", ""),
+        ("train from the current version", ""), ("measure mistakes and anchors", ""),
+        ("gates: better, and nowhere worse?", "refused"), ("promoted: models/current moves", ""),
+    )  # fmt: skip
+    parts, wide = [], WIDTH - 66
+    for row, (label, end) in enumerate(steps):
+        y = 40 * row
+        last = row == len(steps) - 1
+        parts.append(box(y, label, GREEN if last else BLUE if end else GREY, width=wide))
+        parts += [] if last else [arrow(20, y + 27, y + 39)]
+        if end:
+            tip = f"M{wide},{y + 13} h8"
+            parts += [path(tip, SOFT, 1.5), text(wide + 12, y + 17, end, fill=RED)]
+    return svg(WIDTH, 40 * len(steps) - 14, parts)
+
+
+def recorded_nights() -> dict[str, str]:
+    """Return the charts of docs/nights.md, from what ``examples/demo/nights.py`` recorded."""
+    lake = Lake(str(RECORDED))
+    drawn = {str(told.outcome): page.pictures(lake, told) for told in nights(lake)}
+    wanted = {
+        "night-promoted": ("promoted", "change"), "night-held": ("held", "canaries"),
+        "night-refused": ("worse", "change"), "nights": ("worse", "nights"),
+    }  # fmt: skip
+    return {name: drawn[one][f"{chart}.svg"][1] for name, (one, chart) in wanted.items()}
+
+
 def pictures() -> dict[str, str]:
     """Return file name below docs/images/ to SVG."""
     drawings = {
         "state": state(), "agreement": agreement(), "hint": hint(), "outer-round": outer_round(),
+        "night": night(),
     }  # fmt: skip
-    return {f"{name}.svg": image for name, image in (proof() | comparison() | drawings).items()}
+    charts = proof() | comparison() | recorded_nights()
+    return {f"{name}.svg": image for name, image in (charts | drawings).items()}
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ BLUE, ORANGE, GREEN, GRAPE, CYAN, LIME, RED, AMBER = (
 #: The colour of each quantity, wherever it is drawn.
 QUANTITIES = {
     "dpo": BLUE, "sft": ORANGE, "grpo": GREEN, "grpo best gain": GREEN, "sdpo": GRAPE,
-    "held out": CYAN, "kto": LIME, "base": GREY, "trained": BLUE,
+    "held out": CYAN, "kto": LIME, "base": GREY, "trained": BLUE, "before": GREY, "after": BLUE,
+    "promoted": GREEN, "not better": GREY, "worse": RED, "held": AMBER, "nothing new": SOFT,
+    "dry run": SOFT, "limit": GREY,
 }  # fmt: skip
 _SERIES = (BLUE, ORANGE, GREEN, GRAPE, CYAN, LIME, AMBER, RED)
 #: Ink and colour of a heat map's numbers and cells, which are alike on both grounds.
@@ -90,19 +92,23 @@ def lines(
     x_unit: str = "",
     colour: str = "",
     thin: Mapping[str, Points] = MappingProxyType({}),
+    dots: Mapping[str, Points] = MappingProxyType({}),
 ) -> str:
     """Return one line per series of (x, y) points that is not empty, on axes with round numbers.
 
-    ``thin`` are lines that belong to the first series, such as the replicas of a mean; ``unit``
-    and ``x_unit`` say what y and x count, ``colour`` is that of every line.
+    ``thin`` are lines that belong to the first series, such as the replicas of a mean; ``dots``
+    are points without a line, by quantity; ``unit`` and ``x_unit`` say what y and x count,
+    ``colour`` is that of every line.
     """
     kept = {name: points for name, points in series.items() if points}
-    every = [point for points in (*kept.values(), *thin.values()) for point in points] or [(0, 0)]
+    drawn = (*kept.values(), *thin.values(), *dots.values())
+    every = [point for points in drawn for point in points] or [(0, 0)]
     xs, ys = [x for x, _ in every], [y for _, y in every]
     rows, columns = ticks(ys, height // 45), ticks(xs, width // 70)
     free = cycle(ink for ink in _SERIES if ink not in map(QUANTITIES.get, kept))
     colours = [colour or QUANTITIES.get(name) or next(free) for name in kept]
-    legend = [*zip(kept, colours, strict=True), *([(unit, "")] if unit else [])]
+    marks = [(name, QUANTITIES[name]) for name in dots]
+    legend = [*zip(kept, colours, strict=True), *marks, *([(unit, "")] if unit else [])]
     parts, top = _legend(legend, width)
     left = 8 + _CHAR * max(len(label) for label in rows.values())
     right, bottom = width - 14, height - (38 if x_unit else 22)
@@ -131,6 +137,8 @@ def lines(
         parts.append(curve([place(*point) for point in points], (colours or [BLUE])[0], name, 1))
     for (name, points), ink in zip(kept.items(), colours, strict=True):
         parts.append(curve([place(*point) for point in points], ink, name, 2.5))
+    for name, ink in marks:
+        parts += [curve([place(*point)], ink, name, 3.5) for point in dots[name]]
     return svg(width, height, parts)
 
 

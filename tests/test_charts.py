@@ -140,6 +140,9 @@ EVERY = (
     stacked_shares(("yes", "no", "neither"), {"Bash": (1, 2, 3)}),
     stacked_shares(("a", "b", "c"), {"2026-11-16": (0.1, 0.2, 0.3)}, amounts=True, unit=" $"),
     lines({name: [(1, 2), (2, 3)] for name in ("sft", "dpo", "grpo", "sdpo", "held out", "kto")}),
+    lines(
+        {"mistakes": [(0, 1), (1, 2)]}, dots={n: [(1, 2)] for n in ("promoted", "worse", "held")}
+    ),
     intervals({"a": (0.1, 0.05, 0.2), "b": (-1, -2, -0.5), "c": (0.1, None, None)}),
     heatmap(["agent", *map(str, range(21))], SHARES),
     timeline(RUN, {"dpo": {1: 0.5}, "dpo, replica 0": {1: 0.4}}),

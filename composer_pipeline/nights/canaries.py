@@ -90,7 +90,7 @@ def judge(tonight: Facts, usual: Facts, rules: CanaryRules) -> list[Canary]:
 
 def _rejected(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
     return _rise(
-        "rejected", "states at which teachers agree against the agent",
+        "rejected", "of the states have teachers who agree against the agent",
         (tonight.rejected, tonight.voted), (usual.rejected, usual.voted), rules.rejected,
         rules.min_states,
     )  # fmt: skip
@@ -98,7 +98,7 @@ def _rejected(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
 
 def _contradicted(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
     return _rise(
-        "contradicted", "fixes in the trace that the teachers' consensus contradicts",
+        "contradicted", "of the fixes in the trace are contradicted by the teachers' consensus",
         (tonight.contradicted, tonight.fixes), (usual.contradicted, usual.fixes),
         rules.contradicted, rules.min_states,
     )  # fmt: skip
@@ -107,7 +107,7 @@ def _contradicted(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
 def _project(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
     name, count = max(tonight.projects.items(), key=lambda i: (i[1], i[0]), default=("", 0))
     return _rise(
-        "project", "states of the largest project", (count, tonight.projects.total()),
+        "project", "of the states are of the largest project", (count, tonight.projects.total()),
         (usual.projects[name], usual.projects.total()), rules.project, rules.min_states,
     )  # fmt: skip
 

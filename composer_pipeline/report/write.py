@@ -167,21 +167,22 @@ def _context(lake: Lake, run_root: str | Path) -> Row:
 
 
 def _rendered(context: Row) -> str:
-    return _environment().get_template("report.html.j2").render(context)
+    return environment().get_template("report.html.j2").render(context)
 
 
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Return the templates of pages, which escape what they print."""
+    found = Environment(
         loader=PackageLoader("composer_pipeline.report"), undefined=StrictUndefined,
         autoescape=True, finalize=_printable, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {"count": count, "dollars": dollars}
-    environment.filters["svg"] = lambda image: Markup(printable(image))  # noqa: S704  escaped there
-    environment.tests["numeric"] = lambda cell: (
+    found.filters |= {"count": count, "dollars": dollars}
+    found.filters["svg"] = lambda image: Markup(printable(image))  # noqa: S704  escaped there
+    found.tests["numeric"] = lambda cell: (
         not isinstance(cell, Markup) and bool(re.match(r"[0-9$+\-–<]", str(cell)))
     )
-    return environment
+    return found
 
 
 def _printable(value: Any) -> Any:

@@ -34,7 +34,8 @@ from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.discover import first_day
-from examples.demo.profile import demo_settings, loopback, repositories_file
+from examples.demo.nights import run_nights
+from examples.demo.profile import DEMO_LAKE, demo_settings, loopback, repositories_file
 from examples.demo.publication import publish_here
 from examples.demo.repositories import sample_repositories
 
@@ -152,8 +153,15 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
         with _stage("publish the dataset, to a Hub on this machine"):
             published = publish_here(settings)
             _tell_published(instance, published)
+        with _stage("nights  two, on the small world of the proof"):
+            place = DEMO_LAKE if "://" in settings.lake else settings.lake
+            told = run_nights(Path(f"{place}-nights").absolute())
+            for night, page in told:
+                console.print(f"  {night.night}: [bold]{night.outcome}[/bold], {night.why[0]}")
+                console.print(f"  {page}", soft_wrap=True)
     summary = _summary(settings, calls, _latest_metadata(trained))
     summary["published"] = published
+    summary["nights"] = {page: night.outcome for night, page in told}
     summary["report"] = _latest_metadata(trained)["report"]["file"]
     summary["seconds"] = round(time.monotonic() - started, 1)
     _show(settings, teachers, summary)

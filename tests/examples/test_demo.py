@@ -108,6 +108,17 @@ def test_the_second_demo_buys_and_trains_nothing(
     assert second["evaluation"] == first["evaluation"]
 
 
+@pytest.mark.slow
+def test_of_two_nights_the_second_is_refused_and_each_has_a_page(
+    summaries: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    first, second = (summary["nights"] for summary in summaries)
+    assert [*first.values()] == ["promoted", "held"]
+    assert first == second
+    for page, outcome in first.items():
+        assert outcome in Path(page).read_text(encoding="utf-8")
+
+
 #: The demo with a storage of its own; it prints what the instance holds after the harvest.
 WATCHED = """
 import json, sys

@@ -130,6 +130,9 @@ def test_nights_from_sessions_to_the_hub(night: Run, world: tuple[Path, Loopback
     name = f"night-{first['night']}".encode()
     assert served(hub, "main") == served(hub, "v1") == name
     assert not list((folder / "lake" / "runs" / "nights").glob("*"))
+    page = Path(first["page"]).read_text()
+    assert first["why"][0] in page
+    assert "(simulated)" in page
 
     assert night("night")[1] == first  # one night a day
     code, found, _ = night("models")

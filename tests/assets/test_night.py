@@ -106,7 +106,7 @@ def test_what_a_night_shows(
     assert said == (refused if outcome in ("worse", "held") else [])
     (made,) = done.asset_materializations_for_node("tonights_model")
     assert made.metadata["decision"].value == f"{LAST}, {outcome}: this is why"
-    assert ("picture" in made.metadata) == bool(moved)
+    assert "data:image/svg+xml" in str(made.metadata["story"].value)
     if "worse" in outcome:
         change = "easy 50.0% → 20.0% (-30.0%, 95 % -31.0% to -29.0%)"
         assert change in str(made.metadata["before_and_after"].value)

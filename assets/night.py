@@ -63,6 +63,7 @@ def tonights_model(
     from composer_pipeline.nights.learner import ProcessLearner
     from composer_pipeline.nights.model_registry import current, publish_versions
     from composer_pipeline.nights.night import ASIDE, run_night
+    from composer_pipeline.nights.page import write_page
     from composer_pipeline.nights.rules import NightRules
     from composer_pipeline.training.recipe import TrainingRecipe
 
@@ -84,7 +85,8 @@ def tonights_model(
     if config.dry_run:  # nothing was made
         context.log_event(dg.AssetObservation(context.asset_key, metadata=page))
         return
-    yield dg.MaterializeResult(metadata=page)
+    file = dg.MetadataValue.path(write_page(store, story))
+    yield dg.MaterializeResult(metadata={**page, "file": file})
     if publication.models and current(store):
         publish_versions(store, publication.models, allow_simulated=publication.simulated)
 

@@ -106,6 +106,7 @@ def test_what_a_night_shows(
     assert said == (refused if outcome in ("worse", "held") else [])
     (made,) = done.asset_materializations_for_node("tonights_model")
     assert made.metadata["decision"].value == f"{LAST}, {outcome}: this is why"
+    assert Path(str(made.metadata["file"].value)).is_file()
     assert "data:image/svg+xml" in str(made.metadata["story"].value)
     if "worse" in outcome:
         change = "easy 50.0% → 20.0% (-30.0%, 95 % -31.0% to -29.0%)"

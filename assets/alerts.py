@@ -13,7 +13,8 @@ from dagster._core.definitions.freshness import FreshnessState
 from dagster._core.scheduler.instigation import TickStatus
 
 from assets.failures import sentence_of
-from assets.money import REACHED_TAG, UNANSWERED_TAG
+from assets.money import REACHED_TAG, TONIGHT, UNANSWERED_TAG
+from assets.night import REFUSED
 from composer_pipeline.errors import ComposerError, InputError
 
 #: The webhook's URL. Whoever knows it can post there, so it is a secret and in no setting.
@@ -73,7 +74,7 @@ Problems = Iterator[tuple[str, str]]
 def problems(instance: dg.DagsterInstance, since: float, now: float) -> dict[str, str]:
     """Return what went wrong since a moment, and what still is wrong: name -> sentence."""
     found: dict[str, str] = {}
-    for find in (_runs, _ticks, _queue):
+    for find in (_runs, _nights, _ticks, _queue):
         found |= find(instance, since, now)
     return found | dict(_overdue(instance))
 
@@ -100,6 +101,15 @@ def _name(run: dg.DagsterRun) -> str:
     if keys and name.startswith("__"):  # started in the UI, without a job
         name = ", ".join(keys[:3]) + (" …" if len(keys) > 3 else "")
     return f"Run {run.run_id[:8]} ({name})"
+
+
+def _nights(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
+    """Nights that were held, or whose model is worse: their runs succeed."""
+    wanted = dg.AssetRecordsFilter(dg.AssetKey(TONIGHT), after_timestamp=since)
+    for record in instance.fetch_materializations(wanted, limit=_MOST).records:
+        made = record.asset_materialization
+        if made and (refused := made.metadata.get(REFUSED)):
+            yield f"night:{record.storage_id}", str(refused.value)
 
 
 def _ticks(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
@@ -149,7 +159,8 @@ def build_alerts() -> dg.SensorDefinition:
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
         description="Post failed runs and ticks, teachers that did not answer, stuck queues,"
-        " reached ceilings and overdue assets to the webhook COMPOSER_ALERT_URL, each once.",
+        " reached ceilings, refused nights and overdue assets to the webhook COMPOSER_ALERT_URL,"
+        " each once.",
     )
     def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         url, now = os.environ.get(VARIABLE, ""), time.time()

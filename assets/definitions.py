@@ -9,8 +9,20 @@ import dagster as dg
 # backfill_policy and asset_check are marked beta or preview upstream.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+# The smaller of the two policies is right: a night has paid stages.
+warnings.filterwarnings("ignore", "Asset job night materializes assets with varying")
 
-from assets import alerts, checks, money, preferences, publication, schedules, traces, training  # noqa: E402
+from assets import (  # noqa: E402
+    alerts,
+    checks,
+    money,
+    night,
+    preferences,
+    publication,
+    schedules,
+    traces,
+    training,
+)
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
 from composer_pipeline.errors import InputError  # noqa: E402
@@ -39,10 +51,12 @@ def build_defs(
             training.trained_model,
             training.model_evaluation,
             training.report,
+            night.tonights_model,
         ],
         asset_checks=[
             *checks.CHECKS,
             *publication.CHECKS,
+            night.gates,
             *checks.build_table_checks(reply_keys),
             *checks.build_reply_checks(reply_keys),
         ],

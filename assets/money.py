@@ -288,11 +288,11 @@ class DayRecorder:
         for day in days:
             self.day(day, missing.get(day, {}))
 
-    def result(self, name: str) -> "dg.MaterializeResult[None]":
-        """Return the result of a teacher whose days are all materialised."""
-        # Dagster writes no event for a result with this key.
-        metadata = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
-        return dg.MaterializeResult(asset_key=self._keys[name], metadata=metadata)
+
+def without_event(key: dg.AssetKey) -> "dg.MaterializeResult[None]":
+    """Return a result for which Dagster writes no event; what depends on the asset goes on."""
+    metadata = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+    return dg.MaterializeResult(asset_key=key, metadata=metadata)
 
 
 #: The scope of a run; a re-executed run inherits the tag.
@@ -327,6 +327,16 @@ def shared_scope(run_id: str, tags: Mapping[str, str], tags_of: TagsOf) -> str:
 def _backfill(tags: Mapping[str, str]) -> str:
     backfill = tags.get(_ROOT_BACKFILL) or tags.get(_BACKFILL)
     return f"backfill:{backfill}" if backfill else ""
+
+
+#: The job of a night, and its last asset, whose config says whether the night is a dry one.
+NIGHT, TONIGHT = "night", "tonights_model"
+
+
+def is_dry(context: dg.AssetExecutionContext) -> bool:
+    """Return True in the run of a dry night, in which nothing may be bought."""
+    config: Any = context.run.run_config
+    return bool(config.get("ops", {}).get(TONIGHT, {}).get("config", {}).get("dry_run"))
 
 
 def scope_of_run(context: dg.AssetExecutionContext) -> str:

@@ -124,6 +124,16 @@ PLOTS: Mapping[str, Mapping[str, str]] = {
         "recovery_canonical_difference": "right actions after an error, trained minus base",
         "easy_kl_after": "KL divergence of the trained model from its base, nats per token",
     },
+    "tonights_model": {
+        "usd": "bills of the replies to tonight's new states",
+        "new_states": "new states in training",
+        "old_states": "states of earlier nights in training",
+        "held_out_states": "new states that are only measured on",
+        "hard_difference": "right actions on held-out mistakes, tonight's model minus its parent",
+        "worst_anchor_difference": "the same on the kind of anchors that lost most",
+        "current_version": "version that is served after the night",
+        "seconds": "duration of training and measuring",
+    },
     "report": {"pairs": "pairs of the reported version"},
     "published_dataset": {
         ROWS: "rows of all configurations",

@@ -8,9 +8,11 @@ import dagster as dg
 from pydantic import Field
 
 from assets.failures import one_sentence
+from assets.money import is_dry
 from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata, usd
 from assets.partitions import DAYS, FREE, PAID, TRANSIENT, days_of
 from assets.resources import LakeResource, RecipesResource, TeachersResource
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.schema import SCHEMA_VERSION
 from composer_pipeline.versions import (
@@ -134,6 +136,8 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         from composer_pipeline.preferences.quality import write_statistics
 
         store, rules = lake.open(), recipes.rules()
+        if rules.semantic_judge and is_dry(context):
+            raise InputError("the preference recipe names a paid judge, which no dry night asks")
         days, ledger = days_of(context), teachers.ledger or None
         page = TablePage("preference_pairs", "pairs", store, days)
         with open_judge(store, rules.semantic_judge, teachers.file, ledger=ledger) as judge:

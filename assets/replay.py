@@ -13,9 +13,12 @@ from assets.checks import purchase_checks, purchase_results
 from assets.failures import one_sentence
 from assets.money import (
     COST_TAG,
+    NIGHT,
     DayRecorder,
+    is_dry,
     observe_bill,
     scope_of_run,
+    without_event,
     write_budget,
 )
 from assets.pages import OWNERS, TablePage, plots_of, record_run, records, table_metadata, usd
@@ -123,18 +126,25 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         if not names:  # only checks were selected
             yield from results(free=True)
             return
+        if is_dry(context):
+            context.log.info("A dry night: nothing is bought; what costs nothing goes on.")
+            yield from results(free=True)
+            yield from map(without_event, map(teacher_key, names))
+            return
         try:
-            report, recorder = _buy(context, config, store, teachers, names)
+            report = _buy(context, config, store, teachers, names)
         except ComposerError:
             yield from results(free=True)
             raise
+        missing = Counter(item["teacher"] for item in report.not_bought)
         free = not report.spent_usd + report.reserved_usd
         yield from results(free=free, sentence=report.at_the_ceiling())
         if report.exhausted_scope:
-            # An outcome, not a failure: complete days are materialised, the rest stays missing.
-            return
-        missing = Counter(item["teacher"] for item in report.not_bought)
-        if not (missing and report.replies) and (why := _failure(report, missing)):
+            # An outcome, not a failure: complete days are materialised, the rest stays missing. A
+            # night goes on with what was bought, or it would never train below its ceiling.
+            if context.run.job_name != NIGHT:
+                return
+        elif not (missing and report.replies) and (why := _failure(report, missing)):
             rows = [dict(item) for item in report.not_bought[:20]]
             raise dg.Failure(
                 description=why,
@@ -147,8 +157,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             )
         # Where others answered, what follows is made from theirs: the check of a teacher that did
         # not is red, its days stay to do, and a tag of the run names it.
-        for name in names:
-            yield recorder.result(name)
+        yield from map(without_event, map(teacher_key, names))
 
     return replay
 
@@ -159,7 +168,7 @@ def _buy(
     store: Lake,
     teachers: TeachersResource,
     names: list[str],
-) -> "tuple[ReplayReport, DayRecorder]":
+) -> "ReplayReport":
     """Buy the replies of the run; each day is materialised when it is complete."""
     from composer_pipeline.preferences.vote import VoteDecision
     from composer_pipeline.teachers.plan import selector_for
@@ -208,7 +217,7 @@ def _buy(
     if sentence := report.at_the_ceiling():
         context.log.warning(sentence)
     write_budget(context, store, teachers, sentence)
-    return report, recorder
+    return report
 
 
 def _states_of(share: float) -> str:

@@ -80,7 +80,7 @@ class TeachersResource(dg.ConfigurableResource[None]):
 
 
 class RecipesResource(dg.ConfigurableResource[None]):
-    """The preference, data-juicer and training recipes, and the folder of training runs.
+    """The preference, data-juicer, training and night recipes, and the folder of training runs.
 
     An evaluation takes ``evaluate_per_kind`` states of each kind (``COMPOSER_EVALUATE_PER_KIND``);
     0 is all.
@@ -90,6 +90,7 @@ class RecipesResource(dg.ConfigurableResource[None]):
     train: str
     run_root: str
     preferences: str = str(recipes_dir() / "preferences" / "default.yaml")
+    nights: str = str(recipes_dir() / "nights" / "default.yaml")
     evaluate_per_kind: int = 0
 
     def rules(self) -> PreferenceRules:
@@ -101,10 +102,12 @@ class PublicationResource(dg.ConfigurableResource[None]):
     """The repository on the Hub, whether to publish nightly, and whether to allow simulated rows.
 
     ``COMPOSER_PUBLISH_REPO``, ``COMPOSER_PUBLISH_NIGHTLY`` and ``COMPOSER_PUBLISH_SIMULATED``;
-    without a repository nothing is published.
+    without a repository nothing is published. ``models`` is that of the nights' models
+    (``COMPOSER_MODEL_REPO``).
     """
 
     repo: str = ""
+    models: str = ""
     nightly: bool = False
     simulated: bool = False
 
@@ -131,10 +134,12 @@ def default_resources(settings: Settings) -> dict[str, object]:
             train=settings.train,
             run_root=str(settings.run_root),
             preferences=settings.preferences,
+            nights=settings.nights,
             evaluate_per_kind=settings.evaluate_per_kind,
         ),
         "publication": PublicationResource(
             repo=settings.publish_repo,
+            models=settings.model_repo,
             nightly=settings.publish_nightly,
             simulated=settings.publish_simulated,
         ),

@@ -1,13 +1,14 @@
 """Jobs, schedules, and the retention of runs."""
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.adopt import adopt
+from assets.money import NIGHT, TONIGHT
 from assets.partitions import DAYS, day_ranges
 from assets.resources import (
     LakeResource,
@@ -19,6 +20,10 @@ from assets.resources import (
     TeachersResource,
 )
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+
+if TYPE_CHECKING:
+    from composer_pipeline.teachers.teachers import TeacherSet
 
 FREE_SELECTION = dg.AssetSelection.assets(
     "raw_sessions", "trace_states", "error_hints", "edit_outcomes"
@@ -67,6 +72,14 @@ train_job = dg.define_asset_job(
     ),
     description="Build the dataset, train with the composer loss, evaluate on held-out sessions,"
     " and write the report.",
+)
+night_job = dg.define_asset_job(
+    NIGHT,
+    selection=FREE_SELECTION
+    | REPLAY_SELECTION
+    | dg.AssetSelection.assets("training_dataset", TONIGHT),
+    description="Harvest, buy replies under the ceiling, pair, train from the current version, and"
+    " serve tonight's model if it passes the gates.",
 )
 publish_job = dg.define_asset_job(
     "publish",
@@ -163,6 +176,9 @@ def forget_old_runs() -> None:
     forget()
 
 
+PAID_JUDGE = dg.SkipReason("The preference recipe names a paid judge: start the job by hand.")
+NO_PAIRS = "There are no pairs yet."
+
 Requests = Iterator[dg.RunRequest | dg.SkipReason]
 
 
@@ -234,21 +250,11 @@ def nightly_replay(
 ) -> Requests:
     """Request one run for each range of days with the same teachers to query."""
     from composer_pipeline.maintenance.status import TRIES, replay_days
-    from composer_pipeline.teachers.ledger.ledger import ledger_target, standing_ceilings
-    from composer_pipeline.teachers.teachers import TeacherSet
 
-    try:
-        teacher_set = TeacherSet.load(teachers.file)
-    except InputError as error:
-        yield dg.SkipReason(str(error))
-        return
-    today = context.scheduled_execution_time.astimezone(UTC).date()
-    store = lake.open()
-    if not standing_ceilings(ledger_target(store, teachers.ledger or None), today):
-        yield dg.SkipReason(
-            "No ceiling limits what all nights spend together: set one with the job set_ceiling,"
-            f" for example of month:{today:%Y-%m} or of global."
-        )
+    today, store = _today(context), lake.open()
+    teacher_set = _teachers_to_pay(store, teachers, today)
+    if isinstance(teacher_set, dg.SkipReason):
+        yield teacher_set
         return
     groups: dict[tuple[str, ...], list[str]] = {}
     for day, names in replay_days(store, teacher_set, today).items():
@@ -265,6 +271,84 @@ def nightly_replay(
         )
 
 
+def _today(context: dg.ScheduleEvaluationContext) -> date:
+    return context.scheduled_execution_time.astimezone(UTC).date()
+
+
+def _teachers_to_pay(
+    store: Lake, teachers: TeachersResource, today: date
+) -> "TeacherSet | dg.SkipReason":
+    """Return the teachers, or why no night may buy from them."""
+    from composer_pipeline.teachers.ledger.ledger import ledger_target, standing_ceilings
+    from composer_pipeline.teachers.teachers import TeacherSet
+
+    try:
+        found = TeacherSet.load(teachers.file)
+    except InputError as error:
+        return dg.SkipReason(str(error))
+    if standing_ceilings(ledger_target(store, teachers.ledger or None), today):
+        return found
+    return dg.SkipReason(
+        "No ceiling limits what all nights spend together: set one with the job set_ceiling,"
+        f" for example of month:{today:%Y-%m} or of global."
+    )
+
+
+@_schedule(
+    "0 4 * * *",
+    night_job,
+    "The whole night, from harvest to the decision about tonight's model. Off by default: it"
+    " spends money and trains.",
+    on=False,
+)
+def night(
+    context: dg.ScheduleEvaluationContext,
+    lake: LakeResource,
+    sessions: SessionsResource,
+    teachers: TeachersResource,
+    recipes: RecipesResource,
+) -> Requests:
+    """Request one run over the days of the last month that are not current.
+
+    Where all are, it is of the model alone, which a killed night may still owe; it costs seconds
+    and does not train if nothing is new.
+    """
+    from composer_pipeline.dataset.manifest import changed_inputs
+    from composer_pipeline.lake.provenance import build_id
+    from composer_pipeline.maintenance.status import harvest_days, pairs_days, replay_days
+    from composer_pipeline.teachers.replies import WINDOW_DAYS
+
+    today, store, rules = _today(context), lake.open(), recipes.rules()
+    teacher_set = _teachers_to_pay(store, teachers, today)
+    if isinstance(teacher_set, dg.SkipReason):
+        yield teacher_set
+        return
+    if rules.semantic_judge:
+        yield PAID_JUDGE
+        return
+    stale = {
+        *harvest_days(store, sessions.paths()),
+        *replay_days(store, teacher_set, today),
+        *pairs_days(store, rules, recipes.normalize),
+    }
+    # Replies to older days are bought by hand: a range would buy those of all days that it spans.
+    first = str(today - timedelta(days=WINDOW_DAYS))
+    days = [day for day in stale if first <= day <= str(today) and DAYS.has_partition_key(day)]
+    assets = None
+    if not days:
+        if not store.days("normalized_pairs"):
+            yield dg.SkipReason(NO_PAIRS)
+            return
+        current = build_id(store) and not changed_inputs(store)
+        assets = [dg.AssetKey(name) for name in ("training_dataset", TONIGHT)[bool(current) :]]
+    yield dg.RunRequest(
+        run_key=f"night {today}",
+        tags=range_tags(min(days), max(days)) if days else None,
+        asset_selection=assets,
+        run_config={"ops": {TONIGHT: {"config": {"day": str(today)}}}},
+    )
+
+
 @_schedule(
     "30 4 * * *",
     pairs_job,
@@ -277,7 +361,7 @@ def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
 
     rules = recipes.rules()
     if rules.semantic_judge:
-        yield dg.SkipReason("The preference recipe names a paid judge: start the job by hand.")
+        yield PAID_JUDGE
         return
     days = pairs_days(lake.open(), rules, recipes.normalize)
     yield from _runs(lake, days, "Every day that two families answered has its pairs, normalised.")
@@ -325,7 +409,7 @@ def weekly_publish(lake: LakeResource, publication: PublicationResource) -> Requ
 def _if_pairs(lake: LakeResource) -> dg.RunRequest | dg.SkipReason:
     if lake.open().days("normalized_pairs"):
         return dg.RunRequest()
-    return dg.SkipReason("There are no pairs yet.")
+    return dg.SkipReason(NO_PAIRS)
 
 
 def _runs(
@@ -356,6 +440,7 @@ JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
     replay_job,
     pairs_job,
     train_job,
+    night_job,
     publish_job,
     nightly_publish_job,
     forget_old_runs,
@@ -366,6 +451,7 @@ SCHEDULES = [
     nightly_outcomes,
     nightly_replay,
     nightly_pairs,
+    night,
     nightly_publish,
     weekly_train,
     weekly_publish,

@@ -16,6 +16,8 @@ PAIRS_VERSION = "4"
 NORMALIZE_VERSION = "1"
 #: A dataset and a recipe to a trained model.
 TRAINING_VERSION = "1"
+#: A dataset and the rules of nights to a decision.
+NIGHTS_VERSION = "1"
 #: Answers to an evaluation's figures.
 EVALUATION_VERSION = "2"
 #: A dataset and its runs to the report.

@@ -51,6 +51,7 @@ def night(
     """
     from composer_pipeline.nights import night as nights
     from composer_pipeline.nights.learner import ProcessLearner
+    from composer_pipeline.nights.page import write_page
     from composer_pipeline.nights.rules import NightRules
     from composer_pipeline.nights.stages import harvest
     from composer_pipeline.preferences.rules import PreferenceRules
@@ -80,9 +81,11 @@ def night(
             store, training, ProcessLearner(root, progress), root / "nights", rules=chosen,
             dry_run=dry_run, progress=progress,
         )  # fmt: skip
-    if not dry_run:
-        _publish(store, settings)
-    show_night(story, "", as_json)
+    if dry_run:
+        show_night(story, "", as_json)
+        return
+    show_night(story, write_page(store, story), as_json)
+    _publish(store, settings)
 
 
 def _publish(lake: Lake, settings: Settings) -> None:

@@ -200,7 +200,10 @@ _FILES = frozenset(
     }
 )
 _FOLDERS = frozenset(
-    "archive catalogue checks made receipts reports runs second_look tool_schemas".split()  # noqa: SIM905
+    {
+        *("archive", "catalogue", "checks", "made", "models", "nights", "receipts", "reports"),
+        *("runs", "second_look", "tool_schemas"),
+    }
 )
 
 

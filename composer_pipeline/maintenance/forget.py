@@ -116,7 +116,8 @@ def _remove_leftovers(lake: Lake) -> None:
     if lake.local:
         for path in Path(lake.root).rglob(".*.tmp"):
             path.unlink(missing_ok=True)
-        shutil.rmtree(Path(lake.root, UNFINISHED), ignore_errors=True)
+        for folder in (UNFINISHED, "runs/nights"):  # of a killed build, of a killed night
+            shutil.rmtree(Path(lake.root, folder), ignore_errors=True)
 
 
 def exports_of(lake: Lake, sessions: set[str], pairs: set[str]) -> list[Path]:
@@ -326,6 +327,7 @@ def _known(lake: Lake) -> set[str]:
         "pairs",
         "dataset_pairs",
         "dataset_groups",
+        "anchors",
     )
     columns = ["session_id"]
     return {r["session_id"] for table in tables for r in lake.rows(table, columns=columns)}
@@ -431,12 +433,13 @@ def forget(
         if dry_run:
             report.replies = opened.erasable(plan.sessions) if opened else 0
             return report
-        lake.put_bytes(PLAN, json.dumps(asdict(plan), indent=1).encode())
-        report.replies = _from_ledger(lake, opened, plan, first=pending is None)
-        _report(progress, 1)
-        _remove(lake, plan, progress)
-        report.exports = from_exports(lake, set(plan.sessions), set(plan.pairs))
-        lake.remove(PLAN)
+        with lake.locked("night"):  # which holds states and writes them again as anchors
+            lake.put_bytes(PLAN, json.dumps(asdict(plan), indent=1).encode())
+            report.replies = _from_ledger(lake, opened, plan, first=pending is None)
+            _report(progress, 1)
+            _remove(lake, plan, progress)
+            report.exports = from_exports(lake, set(plan.sessions), set(plan.pairs))
+            lake.remove(PLAN)
         _report(progress, 6)
         return report
     finally:
@@ -530,7 +533,11 @@ def _days(lake: Lake, sessions: set[str]) -> set[str]:
 
 def _runs(lake: Lake) -> list[str]:
     folder = Path(lake.root) / "runs"
-    return sorted(str(path) for path in folder.iterdir()) if lake.local and folder.is_dir() else []
+    here = set(folder.iterdir()) if lake.local and folder.is_dir() else set()
+    # The nights' models may have their folders elsewhere.
+    versions = lake.fs.glob(f"{lake.root}/models/versions/*.json")
+    weights = (json.loads(lake.fs.cat_file(name))["weights"] for name in versions)
+    return sorted(map(str, here | {Path(name).parent for name in weights if "/" in name}))
 
 
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -1,8 +1,8 @@
 """The replay buffer: which old rows a night trains on beside its new ones.
 
 Drawing follows Efraimidis and Spirakis (2006): a row of weight w has the key ``u ** (1 / w)`` with
-a uniform u, and the largest keys are taken. Here u is a hash of the state, so that the same rows
-give the same choice, and the weight halves with age.
+a uniform u, and the largest keys are taken. Here u is a hash of state and night, so that a night
+always chooses the same rows, and every row has its turn; the weight halves with age.
 """
 
 from collections import Counter
@@ -92,6 +92,6 @@ def _capped(rows: Iterable[StateRow], per_session: Counter[str], rules: Buffer) 
 
 def _key(row: StateRow, night: str, rules: Buffer) -> float:
     age = (date.fromisoformat(night) - date.fromisoformat(row.day)).days
-    uniform = (int(draw(row.state_id)[0], 16) + 1) / (2**64 + 1)
+    uniform = (int(draw(f"{night} {row.state_id}")[0], 16) + 1) / (2**64 + 1)
     # The largest u ** (1 / w) first, without leaving the range of a float.
     return -log(uniform) * 2 ** (age / rules.half_life_days)

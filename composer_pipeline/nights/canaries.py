@@ -119,6 +119,8 @@ def _usable(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
     ratios = {
         teacher: (tonight.usable[teacher] / tonight.voted, count / usual.voted)
         for teacher, count in usual.usable.items()
+        # One who left, or answers a few only, says nothing by answering none.
+        if count * tonight.voted >= rules.min_states * usual.voted
     }
     worst = min(ratios, key=lambda teacher: ratios[teacher][0] / ratios[teacher][1], default="")
     now, before = ratios.get(worst, (1.0, 1.0))

@@ -35,7 +35,8 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
         recipe: name of the training recipe.
         data: build of the dataset, and rows, new and old, by what they are.
         window: limits of prompts and answers under which it was measured, as JSON.
-        canonical: state id to 1 where its answer was right in effect, else 0.
+        canonical: hash of a state's content (no id, which would outlive a forgotten session) to 1
+            where its answer was right in effect, else 0.
         decision: ``first``, or the night's outcome: ``promoted``, ``not better``, ``worse``.
         why: sentences.
         story: the night that made it, as ``night.Night``.
@@ -146,6 +147,31 @@ def move(lake: Lake, number: int, by: Literal["night", "promote", "rollback"], w
         return _move(lake, version_of(lake, number), by, why)
 
 
+def follow(lake: Lake, version: ModelVersion, why: str) -> bool:
+    """Make a night's version current if its parent still is; return False if another one is.
+
+    A version that was current before stays as it was left: a night that is finished again moves
+    nothing back.
+    """
+    with lake.locked("models"):
+        pointer = current(lake)
+        if pointer is None or version.number in {step.to for step in pointer.moves}:
+            return pointer is not None
+        if pointer.version != version.parent:
+            return False
+        _move(lake, version, "night", why)
+        return True
+
+
+def lineage(lake: Lake, number: int) -> set[int]:
+    """Return a version, its parent, and so on up to the first."""
+    found, one = set[int](), version_of(lake, number)
+    while one.parent is not None and one.number not in found:
+        found.add(one.number)
+        one = version_of(lake, one.parent)
+    return found | {one.number}
+
+
 def promote(lake: Lake, number: int, why: str = "") -> Current:
     """Make a version the current one by hand, whatever its night decided.
 
@@ -170,8 +196,8 @@ def rollback(lake: Lake, why: str = "") -> Current:
         # The version that is left may have been reached by hand: its parent is not what was served.
         stack: list[int] = []
         for step in pointer.moves:
-            if step.to in stack:
-                del stack[stack.index(step.to) + 1 :]
+            if step.by == "rollback":
+                stack.pop()
             else:
                 stack.append(step.to)
         if len(stack) < 2:

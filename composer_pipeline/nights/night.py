@@ -24,7 +24,7 @@ from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.report import MIN_SESSIONS, Estimate, estimate
 from composer_pipeline.evaluation.select_states import select_states, training_content
-from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.evaluation.states import EvaluationState, content_hash
 from composer_pipeline.lake.place import check_day
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
@@ -158,18 +158,31 @@ class History:
     aside_sessions: set[str] = field(default_factory=set)
     #: Of nights since the last promoted one that were not better: new again, and usual.
     pending: set[str] = field(default_factory=set)
+    #: Sessions that any model was trained on: a later build may move one to the held-out ones.
+    trained: set[str] = field(default_factory=set)
+
+    @property
+    def barred(self) -> set[str]:
+        """Return the sessions on which nothing is measured."""
+        return self.aside_sessions | self.trained
 
 
 def history(lake: Lake, before: str) -> History:
     """Return what the nights before a day say."""
     found, pointer = History(), registry.current(lake)
-    left = pointer.rolled_back() if pointer else set()
+    left = set[int]()
+    if pointer is not None:  # what the current version was trained from is not left
+        left = pointer.rolled_back() - registry.lineage(lake, pointer.version)
     served = {step.to for step in pointer.moves} if pointer else set()
     for night in nights(lake):
-        if night.night >= before or night.outcome in ("nothing new", "dry run"):
+        if night.night > before or night.outcome in ("nothing new", "dry run"):
+            continue
+        if night.night == before and not night.accepted:
             continue
         rows = lake.read("night_rows", days=[night.night]).to_pylist()
         states = {row["state_id"] for row in rows}
+        if night.version is not None:
+            found.trained |= {row["session_id"] for row in rows if row["split"] == TRAIN}
         if night.version in served - left:
             found.accepted |= states
             found.pending = set()
@@ -261,22 +274,23 @@ def run_night(
         progress: called as (label, done, total).
 
     Raises:
-        InputError: there is no dataset, the recipe is of another base model, the weights of the
-            current version are gone, or there is nothing to measure on.
+        InputError: there is no dataset, a later night was already, the recipe is of another base
+            model, the weights of the current version are gone, or there is nothing to measure on.
         ComposerError: training or measuring failed; the night goes on when it is run again.
     """
     rules, night = rules or NightRules(), night or str(datetime.now(UTC).date())
     check_day(night, "night")
-    with lake.locked("night"):
+    with lake.locked("night"), _emptied(work):
         if not dry_run:
             settle(lake, rules)
         if (done := _done(lake, night)) is not None:
             return done
+        _check_order(lake, night)
         plan = plan_night(lake, night, rules)
         story = Night(
             night=night, outcome="dry run", rows=plan.rows(), canaries=tuple(plan.canaries),
         )  # fmt: skip
-        story.usd, story.simulated = _paid(lake, plan.fresh)
+        story.usd, story.simulated = _paid(lake, plan.fresh.keys() - plan.history.pending)
         if dry_run:
             story.why = plan.held or tuple(filter(None, [plan.nothing])) or ("it would train",)
             return story
@@ -288,16 +302,31 @@ def run_night(
         return _trained(lake, recipe, learner, work, plan, story, rules, progress)
 
 
+@contextmanager
+def _emptied(work: Path) -> Iterator[None]:
+    """Remove a folder at the end, whatever happens."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def _done(lake: Lake, night: str) -> Night | None:
     """Return the story of a day whose night has trained: there is one a day."""
     return next((n for n in nights(lake) if n.night == night and n.version is not None), None)
 
 
+def _check_order(lake: Lake, night: str) -> None:
+    last = max((n.night for n in nights(lake) if n.outcome != "nothing new"), default="")
+    if last > night:
+        raise InputError(f"night {night}: nights go forward, and lake {lake.url} has {last}")
+
+
 def settle(lake: Lake, rules: NightRules) -> None:
     """Finish what a killed night left: pointer, gains and story of a version that is stored."""
-    told = {night.night for night in nights(lake)}
+    told = {night.version for night in nights(lake)}
     for version in registry.versions(lake):
-        if version.number and version.night not in told:
+        if version.number and version.number not in told:
             _finish(lake, version, rules)
 
 
@@ -325,9 +354,10 @@ def _trained(
     story.tables = write_mix(lake, target, [row.state_id for row in (*plan.new, *plan.old)])
     recipe, story.notes = _of_tonight(recipe, parent, target, night)
     with clock.of("anchors"):
-        _refresh(lake, recipe, learner, parent, plan, rules)
-        anchors = _apart(lake, target)
-        hard = hard_states(lake, night, rules, plan.history)
+        _, prompts = training_content(lake)
+        _refresh(lake, recipe, learner, parent, plan, rules, prompts)
+        anchors = _apart(lake, target, parent, plan.history)
+        hard = _unlike(hard_states(lake, night, rules, plan.history), prompts)
     with clock.of("training"):
         weights, numbers = learner.train(target, recipe)
     story.run_dir, story.losses = str(weights.parent), _losses(numbers)
@@ -342,9 +372,8 @@ def _trained(
     story.outcome = _outcome(gates)
     story.why = tuple(gate.why for gate in gates if not gate.passed) or (gates[0].why,)
     _write_rows(lake, plan, story.outcome)
-    version = registry.add(lake, _version(lake, story, recipe, parent, weights, after))
-    shutil.rmtree(work, ignore_errors=True)
-    return _finish(lake, version, rules)
+    version = _version(lake, story, recipe, parent, weights, after, states)
+    return _finish(lake, registry.add(lake, version), rules)
 
 
 def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
@@ -353,13 +382,16 @@ def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
     story.version = version.number
     if version.decision == "promoted":
         hard = hard_states(lake, story.night, rules, history(lake, story.night))
+        values = _known(version, version.window, hard)
         gains = [
-            Anchor(state, story.night, version.number, version.canonical[state.state_id])
+            Anchor(state, story.night, version.number, values[state.state_id])
             for state in drawn(hard, rules.anchors)
-            if state.state_id in version.canonical
+            if state.state_id in values
         ]
         add_gains(lake, gains, rules.anchors)
-        registry.move(lake, version.number, "night", story.why[0])
+        if not registry.follow(lake, version, story.why[0]):
+            story.outcome = "not better"
+            story.why = (f"version {version.parent} was current when the night began; another is",)
     _write(lake, story)
     return story
 
@@ -428,9 +460,9 @@ def _of_tonight(
 
 
 def _held_out(lake: Lake, night: str, known: History) -> list[EvaluationState]:
-    """Return the states of the validation split whose right action is known, but those aside."""
+    """Return the states of the validation split that may be measured: the right action is known."""
     rows = dataset_states(lake, night).values()
-    sessions = {row.session_id for row in rows if row.split == VALIDATION} - known.aside_sessions
+    sessions = {row.session_id for row in rows if row.split == VALIDATION} - known.barred
     if not sessions:
         return []
     return [state for state in select_states(lake, VALIDATION) if state.session_id in sessions]
@@ -438,42 +470,63 @@ def _held_out(lake: Lake, night: str, known: History) -> list[EvaluationState]:
 
 def _refresh(
     lake: Lake, recipe: TrainingRecipe, learner: Learner, parent: ModelVersion, plan: NightPlan,
-    rules: NightRules,
+    rules: NightRules, prompts: Collection[str],
 ) -> None:  # fmt: skip
     """Fill the kinds of anchors up, and draw anew those that are too old.
 
     Sessions of accepted nights are taken; the first night, which has none, takes its own.
     """
-    held, known = read_anchors(lake), plan.history
+    known, old = plan.history, read_anchors(lake)
+    held = {kind: _usable(lake, old.get(kind, ()), parent, known) for kind in DRAWN}
     rows = plan.states.values()
     usual = known.accepted or {row.state_id for row in rows}
-    sessions = {row.session_id for row in rows if row.state_id in usual}
-    states = [s for s in _held_out(lake, plan.night, known) if s.session_id in sessions]
-    by_kind = {kind: [s for s in states if s.kind == kind] for kind in DRAWN}
-    by_kind[OWN] = [
-        s for s in own_successes(lake) if s.session_id in sessions - known.aside_sessions
-    ]
+    sessions = {row.session_id for row in rows if row.state_id in usual} - known.barred
+    by_kind: dict[str, list[EvaluationState]] = {kind: [] for kind in DRAWN}
+    for state in _held_out(lake, plan.night, known):
+        by_kind.setdefault(state.kind, []).append(state)
+    by_kind[OWN] = [s for s in own_successes(lake) if s.state_id in plan.states]
     kept = {
-        kind: [] if is_stale(held.get(kind, ()), plan.night, rules.anchors) else held.get(kind, [])
+        kind: [] if is_stale(some, plan.night, rules.anchors) else some
+        for kind, some in held.items()
+    }
+    chosen = {
+        kind: drawn(
+            [s for s in _unlike(by_kind[kind], prompts) if s.session_id in sessions],
+            rules.anchors,
+            kept[kind],
+        )
         for kind in DRAWN
     }
-    chosen = {kind: drawn(by_kind[kind], rules.anchors, kept[kind]) for kind in DRAWN}
     every = {state.state_id: state for some in chosen.values() for state in some}
     values = _measured(recipe, learner, parent, every)
     for kind, some in chosen.items():
-        before = {a.state.state_id: a.reference for a in held.get(kind, ())}
-        new = [
-            Anchor(
-                state, plan.night, parent.number, before.get(state.state_id, values[state.state_id])
-            )
-            for state in some
-            if state.state_id in values
-        ]
+        before = {a.state.state_id: a for a in held[kind]}
+        new = []
+        for state in some:
+            name = state.state_id
+            if name in before:
+                new.append(msgspec.structs.replace(before[name], night=plan.night))
+            elif name in values:
+                new.append(Anchor(state, plan.night, parent.number, values[name]))
         if new:
             write_anchors(lake, kind, [*kept[kind], *new])
 
 
-def _apart(lake: Lake, data: Lake) -> dict[str, list[Anchor]]:
+def _unlike(states: Iterable[EvaluationState], prompts: Collection[str]) -> list[EvaluationState]:
+    return [state for state in states if prompt_hash(state.messages) not in prompts]
+
+
+def _usable(
+    lake: Lake, anchors: Iterable[Anchor], parent: ModelVersion, known: History
+) -> list[Anchor]:
+    """Return the anchors but those set aside, and those frozen with a model that was left."""
+    line = registry.lineage(lake, parent.number)
+    return [
+        a for a in anchors if a.version in line and a.state.session_id not in known.aside_sessions
+    ]
+
+
+def _apart(lake: Lake, data: Lake, parent: ModelVersion, known: History) -> dict[str, list[Anchor]]:
     """Return the anchors; those that share a session or a prompt with the rows leave for good."""
     sessions, prompts = training_content(data)
     found = {}
@@ -485,7 +538,7 @@ def _apart(lake: Lake, data: Lake) -> dict[str, list[Anchor]]:
         ]
         if len(found[kind]) < len(anchors):
             write_anchors(lake, kind, found[kind])
-    return found
+    return {kind: _usable(lake, some, parent, known) for kind, some in found.items()}
 
 
 def _measured(
@@ -493,10 +546,19 @@ def _measured(
     states: Mapping[str, EvaluationState],
 ) -> dict[str, float]:  # fmt: skip
     """Return a version's values, of which those that its own night measured are known."""
-    known = version.canonical if version.window == _window(recipe) else {}
+    known = _known(version, _window(recipe), states.values())
     left = [state for name, state in states.items() if name not in known]
-    values = learner.measure(recipe, version.weights, left) if left else {}
-    return values | {name: known[name] for name in states if name in known}
+    return known | (learner.measure(recipe, version.weights, left) if left else {})
+
+
+def _known(
+    version: ModelVersion, window: str, states: Iterable[EvaluationState]
+) -> dict[str, float]:
+    """Return what a version's night measured of states, where their content is still the same."""
+    if version.window != window:
+        return {}
+    by_content = {content_hash([state]): state.state_id for state in states}
+    return {by_content[key]: value for key, value in version.canonical.items() if key in by_content}
 
 
 def _window(recipe: TrainingRecipe) -> str:
@@ -552,13 +614,14 @@ def _outcome(gates: Sequence[Gate]) -> Outcome:
 
 def _version(
     lake: Lake, story: Night, recipe: TrainingRecipe, parent: ModelVersion, weights: Path,
-    values: dict[str, float],
+    values: dict[str, float], states: Mapping[str, EvaluationState],
 ) -> ModelVersion:  # fmt: skip
     return ModelVersion(
         number=0, night=story.night, base=parent.base, weights=str(weights),
         decision=story.outcome, made=_now(), parent=parent.number, digest=folder_digest(weights),
         recipe=recipe.name, data={"build": build_id(lake), **story.rows}, window=_window(recipe),
-        canonical=values, why=story.why, story=msgspec.to_builtins(story),
+        canonical={content_hash([states[name]]): value for name, value in values.items()},
+        why=story.why, story=msgspec.to_builtins(story),
     )  # fmt: skip
 
 

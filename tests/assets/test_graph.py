@@ -42,6 +42,7 @@ def test_graph_is_the_design(defs: dg.Definitions) -> None:
             "published_dataset",
         },
         "training": {"trained_model", "model_evaluation", "report"},
+        "night": {"tonights_model"},
     }
 
 
@@ -62,6 +63,7 @@ def test_two_backfill_policies_and_daily_partitions(defs: dg.Definitions) -> Non
     unpartitioned = {
         "budget",
         "training_dataset", "published_dataset", "trained_model", "model_evaluation", "report",
+        "tonights_model",
     }  # fmt: skip
     for name, (partitions, policy) in policies.items():
         if name in unpartitioned:
@@ -162,6 +164,7 @@ def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
         "trained_model": versions.TRAINING_VERSION,
         "model_evaluation": versions.EVALUATION_VERSION,
         "report": versions.REPORT_VERSION,
+        "tonights_model": versions.NIGHTS_VERSION,
     }
 
 

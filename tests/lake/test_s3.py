@@ -1,5 +1,6 @@
 """The lake in a bucket: obstore's fsspec adapter against a real S3 wire (moto)."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from composer_pipeline.errors import StorageError
 from composer_pipeline.lake.parquet import DamagedFile
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.nights import model_registry as registry
+from composer_pipeline.nights.night import nights
+from tests.nights.made import House, Learner, days, write_dataset
 
 DAY = "2026-11-16"
 
@@ -91,3 +95,16 @@ def test_a_damaged_partition_in_a_bucket_is_named(s3: Any) -> None:
     s3.put_object(Bucket="bucket", Key=key, Body=b"PAR1 and no more")
     with pytest.raises(DamagedFile, match=f"drops/stage=n/day={DAY}/part.parquet is damaged"):
         lake.rows("drops")
+
+
+def test_nights_in_a_bucket(s3: Any, tmp_path: Path) -> None:
+    here = House(Lake("s3://bucket/nights"), Learner(tmp_path))
+    assert registry.current(here.lake) is None
+    write_dataset(here.lake, days(DAY, "2026-11-17"))
+    assert [here.night(day).outcome for day in (DAY, "2026-11-17")] == ["promoted", "promoted"]
+    assert here.night("2026-11-18").outcome == "nothing new"
+    assert registry.rollback(here.lake).version == 1
+    other = Lake("s3://bucket/nights")
+    assert [night.night for night in nights(other)] == [DAY, "2026-11-17", "2026-11-18"]
+    assert registry.report(other).current == 1
+    assert here.learner.trained == [f"night-{DAY}", "night-2026-11-17"]

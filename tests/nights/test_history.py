@@ -1,0 +1,230 @@
+"""What becomes of a night's states, over several nights."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.nights import model_registry as registry
+from composer_pipeline.nights.night import accept, history, nights
+from composer_pipeline.testing.training import call
+from tests.nights.made import House, base, days, house, learned, sessions, spoiled, write_dataset
+
+ONE, TWO, THREE, FOUR = "2026-11-02", "2026-11-03", "2026-11-04", "2026-11-05"
+
+
+def rows_of(here: House, day: str) -> set[str]:
+    return {row["session_id"] for row in here.lake.rows("night_rows", days=[day])}
+
+
+def last_trained(here: House) -> set[str]:
+    """Return the days whose sessions the last training was given."""
+    found = {name[:10] for name in here.learner.content[0]}
+    for known in here.learner.content:
+        known.clear()
+    return found
+
+
+def test_promoted_nights_are_the_buffer_of_later_ones(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    first = here.night(ONE)
+    assert (first.outcome, first.parent, first.version) == ("promoted", 0, 1)
+    assert first.rows == {"new": 18, "old": 0, "held_out": 36, "sessions": 18}
+    assert first.usd == pytest.approx(0.036)
+    write_dataset(here.lake, days(ONE, TWO))
+    second = here.night(TWO)
+    assert (second.outcome, second.parent, second.version) == ("promoted", 1, 2)
+    assert second.rows == {"new": 18, "old": 18, "held_out": 36, "sessions": 18}
+    assert second.usd == first.usd
+    adapter = tmp_path / "runs" / "night-2026-11-03" / "checkpoint" / "adapter"
+    assert adapter.read_text().endswith(f"from {tmp_path / 'runs/night-2026-11-02/checkpoint'}")
+    pointer = registry.current(here.lake)
+    assert pointer is not None
+    assert (pointer.version, pointer.weights) == (2, str(adapter.parent))
+    assert nights(here.lake) == [first, second]
+    assert not (tmp_path / "runs" / "work").exists()
+    assert here.night(TWO) == second, "there is one a day"
+    assert here.learner.trained == ["night-2026-11-02", "night-2026-11-03"]
+
+
+def test_what_was_not_better_is_new_again_once_there_is_something_new(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    here.learner.answers["night-" + ONE] = base
+    assert here.night(ONE).outcome == "not better"
+    began = time.process_time()
+    nothing = here.night(TWO)
+    assert time.process_time() - began < 2
+    assert (nothing.outcome, nothing.version, nothing.usd) == ("nothing new", None, 0)
+    assert here.learner.trained == ["night-" + ONE]
+    write_dataset(here.lake, days(ONE, THREE))
+    third = here.night(THREE)
+    assert (third.outcome, third.parent) == ("promoted", 0)
+    assert third.rows["new"] == 36
+    assert third.usd == pytest.approx(0.036), "the others were paid for at their own night"
+    assert here.night(FOUR).why == ("no state is new",)
+
+
+def test_what_made_it_worse_never_comes_back_unless_accepted(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    write_dataset(here.lake, days(ONE, TWO))
+    here.learner.answers["night-" + TWO] = spoiled
+    assert here.night(TWO).outcome == "worse"
+    last_trained(here)
+    every = days(ONE, TWO, THREE)
+    write_dataset(here.lake, every)
+    here.learner.measured.clear()
+    third = here.night(THREE)
+    assert (third.outcome, third.rows["new"], third.parent) == ("promoted", 18, 1)
+    assert last_trained(here) == {ONE, THREE}
+    assert not [name for name in here.learner.measured if name.startswith(TWO)]
+    with pytest.raises(InputError, match="promoted; only a night that was held"):
+        accept(here.lake, THREE)
+    with pytest.raises(InputError, match="night 2026-11-09: there is none"):
+        accept(here.lake, "2026-11-09")
+    assert accept(here.lake, TWO).accepted
+    fourth = here.night(FOUR)
+    assert (fourth.rows["new"], last_trained(here)) == (18, {ONE, TWO, THREE})
+
+
+def test_a_held_night_sets_aside_tonight_s_states_alone(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, TWO))
+    here.learner.answers["night-" + TWO] = learned(ONE)
+    here.night(ONE)
+    assert here.night(TWO).outcome == "not better"
+    poison = sessions(THREE, raters=("agent", "two"))
+    write_dataset(here.lake, [*days(ONE, TWO), *poison])
+    held = here.night(THREE)
+    assert (held.outcome, held.version, held.gates) == ("held", None, ())
+    assert "teacher one answers 0%" in held.why[0]
+    assert {name[:10] for name in rows_of(here, THREE)} == {THREE}
+    write_dataset(here.lake, [*days(ONE, TWO, FOUR), *poison])
+    last_trained(here)
+    assert here.night(FOUR).outcome == "promoted"
+    assert last_trained(here) == {ONE, TWO, FOUR}
+
+
+def test_a_held_night_that_is_accepted_runs_again_the_same_day(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    write_dataset(here.lake, [*days(ONE), *sessions(TWO, raters=("agent", "two"))])
+    assert here.night(TWO).outcome == "held"
+    assert here.night(TWO).outcome == "held"
+    accept(here.lake, TWO)
+    again = here.night(TWO)
+    assert (again.outcome, again.version) == ("promoted", 2)
+    assert history(here.lake, THREE).aside == set()
+
+
+def test_what_was_rolled_back_is_set_aside_until_it_is_promoted_again(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, TWO))
+    here.night(ONE)
+    here.night(TWO)
+    registry.rollback(here.lake)
+    known = history(here.lake, THREE)
+    assert {name[:10] for name in known.aside} == {TWO}
+    assert {name[:10] for name in known.accepted} == {ONE}
+    write_dataset(here.lake, days(ONE, TWO, THREE))
+    last_trained(here)
+    third = here.night(THREE)
+    # What only the version that was left could do is no reference any more.
+    assert (third.outcome, third.parent) == ("promoted", 1), third.why
+    assert last_trained(here) == {ONE, THREE}
+    registry.promote(here.lake, 2)
+    known = history(here.lake, FOUR)
+    assert {name[:10] for name in known.accepted} == {ONE, TWO, THREE}
+    assert known.aside == set()
+
+
+def test_to_roll_back_from_an_older_version_leaves_nothing_that_is_current(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, TWO))
+    here.night(ONE)
+    here.night(TWO)
+    registry.promote(here.lake, 1)
+    assert registry.rollback(here.lake).version == 2
+    assert history(here.lake, THREE).aside == set()
+
+
+def test_an_older_version_by_hand_is_not_compared_with_what_it_left(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, TWO))
+    here.night(ONE)
+    here.night(TWO)
+    registry.promote(here.lake, 0)
+    write_dataset(here.lake, days(ONE, TWO, THREE))
+    # Only the mistakes of the new day are learned: the references of 1 and 2 are at all of them.
+    here.learner.answers["night-" + THREE] = lambda s: base(s) or s.session_id.startswith(THREE)
+    assert here.night(THREE).outcome == "promoted"
+
+
+def test_a_version_that_is_replaced_by_hand_while_its_child_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    write_dataset(here.lake, days(ONE, TWO))
+    train = here.learner.train
+
+    def and_roll_back(*args: Any) -> tuple[Path, dict[str, float]]:
+        registry.rollback(here.lake)
+        return train(*args)
+
+    monkeypatch.setattr(here.learner, "train", and_roll_back)
+    second = here.night(TWO)
+    assert (second.outcome, second.version) == ("not better", 2)
+    assert second.why == ("version 1 was current when the night began; another is",)
+    pointer = registry.current(here.lake)
+    assert pointer is not None
+    assert pointer.version == 0
+
+
+def test_states_of_later_days_are_not_used_and_nights_go_forward(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, TWO, THREE))
+    here.night(ONE)
+    assert last_trained(here) == {ONE}
+    assert {name[:10] for name in here.learner.measured} == {ONE}
+    here.night(THREE)
+    with pytest.raises(InputError, match=r"night 2026-11-03: nights go forward, and lake .* has"):
+        here.night(TWO)
+    assert here.night(ONE).version == 1, "a night that was is told again"
+    with pytest.raises(InputError, match="night '3 November' is not a date"):
+        here.night("3 November")
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    before = sorted(Path(here.lake.root).rglob("*.parquet")), sorted(Path(here.lake.root).iterdir())
+    dry = here.night(ONE, dry_run=True)
+    assert (dry.outcome, dry.why, dry.rows["new"]) == ("dry run", ("it would train",), 18)
+    after = sorted(Path(here.lake.root).rglob("*.parquet")), sorted(Path(here.lake.root).iterdir())
+    assert [p for p in after[1] if not p.name.startswith(".")] == [
+        p for p in before[1] if not p.name.startswith(".")
+    ]
+    assert (before[0], here.learner.trained) == (after[0], [])
+
+
+def test_a_night_needs_a_dataset_and_the_base_of_its_lake(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    weights = tmp_path / "runs" / ("night-" + ONE) / "checkpoint"
+    (weights / "adapter").unlink()
+    weights.rmdir()
+    write_dataset(here.lake, days(ONE, TWO))
+    with pytest.raises(InputError, match="the weights of model version 1 are gone"):
+        here.night(TWO)
+    here.lake.remove(here.lake.BUILD)
+    with pytest.raises(InputError, match="has no dataset; run dataset first"):
+        here.night(TWO)
+
+
+def test_a_mistake_whose_right_action_changed_is_measured_again(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    here.learner.measured.clear()
+    here.learner.answers["night-" + ONE] = base
+    now = call("Read", file_path="/w/c.py")
+    write_dataset(here.lake, [*(replace(one, right=now) for one in days(ONE)), *days(TWO)])
+    second = here.night(TWO)
+    assert second.moved["hard"][0] == 0, "what version 1 did of another action says nothing"

@@ -184,7 +184,7 @@ def test_a_rehearsal_of_real_sessions_resembles_what_is_to_come(
     )
     lake, few = Lake(tmp_path / "lake"), tmp_path / "sessions"
     few.mkdir()
-    for file in files[:40]:
+    for file in files[:50]:
         shutil.copy(file, few)
     ingest(lake, [few])
     truth = asked(lake, tmp_path / "truth.jsonl")

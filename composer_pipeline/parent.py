@@ -1,8 +1,6 @@
 """A child process that ends with its parent, so that no trainer outlives its run."""
 
-import atexit
 import ctypes
-import gc
 import os
 import signal
 import sys
@@ -23,10 +21,8 @@ def child_of_this(variable: str = PARENT) -> dict[str, str]:
 def end_with_parent(variable: str = PARENT) -> None:
     """End this process as soon as the parent that the variable names is gone, if it is set.
 
-    Call it before anything is loaded. At its end nothing is searched for garbage, which takes a
-    process that has loaded torch a second.
+    Call it before anything is loaded.
     """
-    atexit.register(gc.freeze)
     parent = os.environ.get(variable)
     if parent is None:
         return

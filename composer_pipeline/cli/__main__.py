@@ -4,8 +4,6 @@ With ``--json`` standard output holds one JSON object; progress goes to standard
 Exit codes: 0 done, 2 bad usage or input, 3 budget exhausted, 1 anything else.
 """
 
-import atexit
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -50,7 +48,6 @@ app.register_install_completion_command()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     if arguments is None:
-        atexit.register(gc.freeze)  # what ends is not searched for garbage: an eighth of a command
         load_env_file()
     try:
         app(

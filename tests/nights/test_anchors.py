@@ -8,6 +8,7 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.anchors import GAINS, Anchor, drawn, read_anchors
+from composer_pipeline.nights.night import History, hard_states
 from composer_pipeline.nights.rules import Anchors, GateRules, NightRules
 from composer_pipeline.testing.training import call
 from tests.fixtures.lake_states import write_session
@@ -96,15 +97,37 @@ def test_a_session_gives_few_states_of_which_those_that_are_held_count(tmp_path:
         replace(one, state_id=f"{session}-{i}", session_id=session) for session in "ab"
         for i in range(5)
     ]  # fmt: skip
-    rules = Anchors(per_session=3, states=5)
+    rules = Anchors(per_session=2, states=5)
     chosen = drawn(states, rules)
-    assert [state.session_id for state in sorted(chosen, key=lambda s: s.state_id)] in (
-        [*"aaabb"], [*"aabbb"]
-    )  # fmt: skip
-    held = [Anchor(state, ONE, 0, 1.0) for state in states[:3]]
-    assert {state.session_id for state in drawn(states, rules, held)} == {"b"}
-    assert len(drawn(states, rules, held)) == 2
+    assert sorted(state.session_id for state in chosen) == ["a", "a", "b", "b"]
+    held = [Anchor(state, ONE, 0, 1.0) for state in states[:2]]
+    assert [state.session_id for state in drawn(states, rules, held)] == ["b", "b"]
     assert drawn(states, rules, [Anchor(s, ONE, 0, 1.0) for s in states]) == []
+
+
+def test_what_was_gained_stays_as_it_was_frozen(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, TWO, held=14))
+    here.night(ONE)
+    # Version 2 does not know one that version 1 knew, which is within the margin of the others.
+    lost, good = f"{ONE}-validation-0/hard", learned(TWO)
+    here.learner.answers["night-" + TWO] = lambda s: good(s) and s.state_id != lost
+    here.rules = NightRules(anchors=Anchors(margin=0.1))
+    assert here.night(TWO).outcome == "promoted"
+    gains = frozen(here)[GAINS]
+    assert gains[lost] == (ONE, 1, 1.0)
+    assert {about for name, about in gains.items() if name.startswith(TWO)} == {(TWO, 2, 1.0)}
+
+
+def test_mistakes_are_of_the_last_days_the_newest_first(tmp_path: Path) -> None:
+    names = [f"2026-11-{d:02d}" for d in range(2, 12)]
+    here = house(tmp_path, days(*names, train=1, held=2))
+    rules = GateRules(window_days=7)
+    found = hard_states(here.lake, names[8], NightRules(gate=rules), History())
+    assert {s.session_id[:10] for s in found} == {*names[2:9]}
+    assert {s.kind for s in found} == {"hard_covered"}
+    few = hard_states(here.lake, names[8], NightRules(gate=GateRules(states=3)), History())
+    assert few == found[:3]
+    assert [s.session_id[:10] for s in few] == [names[8], names[8], names[7]]
 
 
 def test_a_kind_is_drawn_anew_when_it_is_old(tmp_path: Path) -> None:

@@ -107,12 +107,12 @@ def current(lake: Lake) -> Current | None:
     """Return the pointer, or ``None`` before the first night."""
     if not lake.exists(CURRENT):
         return None
-    return _decoded(lake, CURRENT, Current)
+    return decoded(lake, CURRENT, Current)
 
 
 def versions(lake: Lake) -> list[ModelVersion]:
     """Return all versions, by number."""
-    return [_decoded(lake, name, ModelVersion) for name in _names(lake)]
+    return [decoded(lake, name, ModelVersion) for name in _names(lake)]
 
 
 def version_of(lake: Lake, number: int) -> ModelVersion:
@@ -122,7 +122,7 @@ def version_of(lake: Lake, number: int) -> ModelVersion:
         known = len(_names(lake))
         there = f"there are 0 to {known - 1}" if known else "run a night first"
         raise InputError(f"lake {lake.url} has no model version {number}: {there}")
-    return _decoded(lake, name, ModelVersion)
+    return decoded(lake, name, ModelVersion)
 
 
 def report(lake: Lake) -> ModelsReport:
@@ -271,7 +271,8 @@ def listed(lake: Lake, folder: str) -> list[str]:
     return sorted(f"{folder}/{str(path).rpartition('/')[2]}" for path in found)
 
 
-def _decoded(lake: Lake, name: str, kind: type[_Kind]) -> _Kind:
+def decoded(lake: Lake, name: str, kind: type[_Kind]) -> _Kind:
+    """Return what a JSON file of a lake holds; raise InputError if it is nothing of that kind."""
     try:
         return msgspec.json.decode(lake.get_bytes(name), type=kind)
     except msgspec.MsgspecError as error:

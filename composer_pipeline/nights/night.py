@@ -124,7 +124,7 @@ class Learner(Protocol):
 def nights(lake: Lake) -> list[Night]:
     """Return all nights, by day."""
     names = registry.listed(lake, FOLDER)
-    return [msgspec.json.decode(lake.get_bytes(name), type=Night) for name in names]
+    return [registry.decoded(lake, name, Night) for name in names]
 
 
 def accept(lake: Lake, night: str) -> Night:

@@ -144,10 +144,10 @@ class House:
     learner: Learner
     rules: NightRules = field(default_factory=NightRules)
 
-    def night(self, day: str, **kwargs: Any) -> Night:
+    def night(self, day: str, recipe: TrainingRecipe = RECIPE, **kwargs: Any) -> Night:
         work = self.learner.folder / "work"
         return run_night(
-            self.lake, RECIPE, self.learner, work, night=day, rules=self.rules, **kwargs
+            self.lake, recipe, self.learner, work, night=day, rules=self.rules, **kwargs
         )
 
 

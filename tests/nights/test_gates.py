@@ -134,13 +134,13 @@ def test_few_anchors_say_little() -> None:
 
 
 def test_a_model_of_the_same_quality_is_hardly_ever_called_worse(rng: Rng) -> None:
-    for sessions in (12, 40, 100):
+    for sessions in (12, 100):
         worse = 0
-        for _ in range(100):
+        for _ in range(60):
             before, now = (rng.random(sessions) < 0.9 for _ in range(2))
             gate = not_worse(
                 "easy", {f"s{i}": float(v) for i, v in enumerate(now)}, by_session([*before]), 0.05
             )
             assert gate is not None
             worse += gate.lost
-        assert worse <= 12, "of 72 sessions and more a loss of the margin is seen too"
+        assert worse <= 8, "of 72 sessions and more a loss of the margin is seen too"

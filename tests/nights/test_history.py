@@ -11,7 +11,18 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.night import accept, history, nights
 from composer_pipeline.testing.training import call
-from tests.nights.made import House, base, days, house, learned, sessions, spoiled, write_dataset
+from composer_pipeline.training.recipe import Data
+from tests.nights.made import (
+    RECIPE,
+    House,
+    base,
+    days,
+    house,
+    learned,
+    sessions,
+    spoiled,
+    write_dataset,
+)
 
 ONE, TWO, THREE, FOUR = "2026-11-02", "2026-11-03", "2026-11-04", "2026-11-05"
 
@@ -215,6 +226,10 @@ def test_a_night_needs_a_dataset_and_the_base_of_its_lake(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="the weights of model version 1 are gone"):
         here.night(TWO)
     here.lake.remove(here.lake.BUILD)
+    here.lake.put_bytes("nights/2026-11-01.json", b"{}")
+    with pytest.raises(InputError, match=r"nights/2026-11-01.json: Object missing required field"):
+        here.night(TWO)
+    here.lake.remove("nights/2026-11-01.json")
     with pytest.raises(InputError, match="has no dataset; run dataset first"):
         here.night(TWO)
 
@@ -228,3 +243,16 @@ def test_a_mistake_whose_right_action_changed_is_measured_again(tmp_path: Path) 
     write_dataset(here.lake, [*(replace(one, right=now) for one in days(ONE)), *days(TWO)])
     second = here.night(TWO)
     assert second.moved["hard"][0] == 0, "what version 1 did of another action says nothing"
+
+
+def test_what_the_night_before_measured_is_known_unless_the_window_is_another(
+    tmp_path: Path,
+) -> None:
+    mistake = f"{ONE}-validation-0/hard"
+    wider = RECIPE.model_copy(update={"data": Data(max_prompt_tokens=512)})
+    for name, recipe, times in (("same", RECIPE, 1), ("wider", wider, 2)):
+        here = house(tmp_path / name, days(ONE, TWO))
+        here.night(ONE)
+        here.learner.measured.clear()
+        here.night(TWO, recipe=recipe)
+        assert here.learner.measured.count(mistake) == times, name

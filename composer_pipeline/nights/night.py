@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -557,8 +557,15 @@ def _known(
     """Return what a version's night measured of states, where their content is still the same."""
     if version.window != window:
         return {}
-    by_content = {content_hash([state]): state.state_id for state in states}
+    by_content = {_content(state): state.state_id for state in states}
     return {by_content[key]: value for key, value in version.canonical.items() if key in by_content}
+
+
+def _content(state: EvaluationState) -> str:
+    """Return the hash of what is asked of a model at a state; ids of calls change when stored."""
+    change = msgspec.structs.replace
+    right = change(state.right, tool_calls=tuple(change(c, id="") for c in state.right.tool_calls))
+    return content_hash([replace(state, right=right, wrong=None)])
 
 
 def _window(recipe: TrainingRecipe) -> str:
@@ -620,7 +627,7 @@ def _version(
         number=0, night=story.night, base=parent.base, weights=str(weights),
         decision=story.outcome, made=_now(), parent=parent.number, digest=folder_digest(weights),
         recipe=recipe.name, data={"build": build_id(lake), **story.rows}, window=_window(recipe),
-        canonical={content_hash([states[name]]): value for name, value in values.items()},
+        canonical={_content(states[name]): value for name, value in values.items()},
         why=story.why, story=msgspec.to_builtins(story),
     )  # fmt: skip
 

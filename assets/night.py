@@ -12,7 +12,6 @@ from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, figures, record_run, records, view_link
 from assets.replay import EVERY_S
 from assets.resources import LakeResource, PublicationResource, RecipesResource
-from composer_pipeline.charts import intervals, markdown_image
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress
 from composer_pipeline.versions import NIGHTS_VERSION
@@ -64,6 +63,7 @@ def tonights_model(
     from composer_pipeline.nights.learner import ProcessLearner
     from composer_pipeline.nights.model_registry import current, publish_versions
     from composer_pipeline.nights.night import ASIDE, run_night
+    from composer_pipeline.nights.page import write_page
     from composer_pipeline.nights.rules import NightRules
     from composer_pipeline.training.recipe import TrainingRecipe
 
@@ -85,7 +85,8 @@ def tonights_model(
     if config.dry_run:  # nothing was made
         context.log_event(dg.AssetObservation(context.asset_key, metadata=page))
         return
-    yield dg.MaterializeResult(metadata=page)
+    file = dg.MetadataValue.path(write_page(store, story))
+    yield dg.MaterializeResult(metadata={**page, "file": file})
     if publication.models and current(store):
         publish_versions(store, publication.models, allow_simulated=publication.simulated)
 
@@ -108,6 +109,7 @@ def _page(lake: Lake, story: "Night") -> dict[str, Any]:
     """Return the night in one screen; a run's page shows texts and tables without a click."""
     from composer_pipeline.nights.model_registry import current
     from composer_pipeline.nights.night import ASIDE
+    from composer_pipeline.nights.page import markdown
 
     pointer, why = current(lake), "; ".join(story.why)
     moved = {kind: change for kind, (_, _, change) in story.moved.items()}
@@ -143,7 +145,7 @@ def _page(lake: Lake, story: "Night") -> dict[str, Any]:
     ]
     return {
         **{name: text for name, text in told.items() if text},
-        **({"picture": dg.MetadataValue.md(_picture(story))} if moved else {}),
+        "story": dg.MetadataValue.md(markdown(lake, story)),
         **({"canaries": records(canaries)} if canaries else {}),
         "look": view_link("runs"),
         **figures("tonights_model", numbers),
@@ -158,12 +160,6 @@ def _changes(story: "Night") -> dict[str, str]:
         bounds = "few sessions" if few else f"95 % {change.low:+.1%} to {change.high:+.1%}"
         found[kind] = f"{before:.1%} → {after:.1%} ({change.mean:+.1%}, {bounds})"
     return found
-
-
-def _picture(story: "Night") -> str:
-    """Return right actions on mistakes and anchors, after minus before, with their intervals."""
-    rows = {kind: (d.mean, d.low, d.high) for kind, (_, _, d) in story.moved.items()}
-    return markdown_image(intervals(rows), "right actions on held-out states, after minus before")
 
 
 SAYS = {

@@ -49,11 +49,15 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> bool:
-        """True if an anchor lost more than the margin, or certainly something."""
+        """True if an anchor certainly lost something, or more than the margin of many sessions.
+
+        Of few sessions one that answers otherwise by chance is more than the margin.
+        """
         change = self.difference
         if change is None or change.high is None or self.p is not None:
             return False
-        return change.mean < -self.limit or change.high < 0
+        many = change.sessions >= needed(self.limit)
+        return change.high < 0 or (many and change.mean < -self.limit)
 
 
 def differences(one: Mapping[str, float], other: Values) -> Values:

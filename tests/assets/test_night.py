@@ -23,11 +23,11 @@ from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.lake import provenance
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance import status
+from composer_pipeline.nights import model_registry
 from composer_pipeline.nights import night as nights
 from composer_pipeline.nights.canaries import Canary
 from composer_pipeline.nights.gates import Gate
 from composer_pipeline.nights.learner import ProcessLearner
-from composer_pipeline.nights.model_registry import current
 from composer_pipeline.settings import Settings, recipes_dir
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger
@@ -80,14 +80,21 @@ def test_what_a_night_shows(
         nights._write(lake, story)
         return story
 
+    sent: list[str] = []
+    served = model_registry.Current(0, "base", "", ())
     monkeypatch.setattr(nights, "run_night", told)
-    settings = demo_settings(lake=str(tmp_path))
+    monkeypatch.setattr(model_registry, "current", lambda _: served)
+    monkeypatch.setattr(
+        model_registry, "publish_versions", lambda _, repo, allow_simulated: sent.append(repo)
+    )
+    settings = demo_settings(lake=str(tmp_path)).model_copy(update={"model_repo": "me/model"})
     began = time.time()
     done = dg.materialize(
         [tonights_model, gates], instance=instance, resources=default_resources(settings)
     )
     said = list(problems(instance, began, time.time()).values())
     assert done.success
+    assert sent == ["me/model"]
     found = {e.check_name: e for e in done.get_asset_check_evaluations()}
     assert {name for name, e in found.items() if not e.passed} == warned
     assert {e.severity for e in found.values()} == {dg.AssetCheckSeverity.WARN}
@@ -99,7 +106,8 @@ def test_what_a_night_shows(
     assert said == (refused if outcome in ("worse", "held") else [])
     (made,) = done.asset_materializations_for_node("tonights_model")
     assert made.metadata["decision"].value == f"{LAST}, {outcome}: this is why"
-    assert ("picture" in made.metadata) == bool(moved)
+    assert Path(str(made.metadata["file"].value)).is_file()
+    assert "data:image/svg+xml" in str(made.metadata["story"].value)
     if "worse" in outcome:
         change = "easy 50.0% → 20.0% (-30.0%, 95 % -31.0% to -29.0%)"
         assert change in str(made.metadata["before_and_after"].value)
@@ -246,6 +254,6 @@ def test_a_whole_night_a_quiet_one_and_a_dry_one(bench: Bench) -> None:
     assert (bench.spent(), bench.lake.days("replies"), nights.nights(bench.lake)) == left
     assert bench.trained == 1
     assert not dry.asset_materializations_for_node("tonights_model")
-    pointer = current(bench.lake)
+    pointer = model_registry.current(bench.lake)
     assert pointer is not None
     assert pointer.version == 0

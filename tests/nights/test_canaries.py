@@ -74,7 +74,7 @@ def test_a_consensus_against_what_the_trace_shows_to_be_right(tmp_path: Path) ->
         held = {canary.name: canary.holds for canary in canaries}
         assert held == {**dict.fromkeys(held, False), "contradicted": contradicts}
     assert canaries[0].why == (
-        "100% fixes in the trace that the teachers' consensus contradicts, 0% before"
+        "100% of the fixes in the trace are contradicted by the teachers' consensus, 0% before"
     )
 
 

@@ -1,4 +1,7 @@
-"""The commands of the README and of docs/usage.md run, in the order in which they stand."""
+"""The commands of README, guide and usage run in one lake, in the order in which they stand.
+
+What an earlier page had is not run again.
+"""
 
 import re
 import shutil
@@ -11,7 +14,7 @@ from examples.demo.shell import LAKE
 from tests.places import ROOT
 from tests.practice import practise
 
-PAGES = ("README.md", "docs/usage.md")
+PAGES = ("README.md", "docs/guide.md", "docs/usage.md")
 #: Installs, and makes what the repository's own targets make: tested by what set this up.
 LEFT_OUT = ("uv tool install", "make ")
 _READ = "import json, sys; print(json.loads(sys.stdin.read().splitlines()[0])['state_id'])"
@@ -32,6 +35,7 @@ PUT_IN = {
     "replicas RUN": f"replicas $(dirname $(ls -d {LAKE}/runs/*/outer | tail -n 1))",
     "RUN": f"{LAKE}/runs/*",
     "--rounds N": "--rounds 2",
+    "composer-pipeline evaluate": "composer-pipeline evaluate --per-kind 2 --max-new-tokens 16",
 }
 SERVER = "python -m composer_pipeline.testing.openrouter"
 VIEWER = "composer-pipeline view"
@@ -41,7 +45,7 @@ def commands(page: str) -> list[str]:
     """Return the lines of the blocks that show commands."""
     text = (ROOT / page).read_text(encoding="utf-8")
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
-    blocks = [body for language, body in fenced if not language]
+    blocks = [body for language, body in fenced if language in ("", "bash")]
     shown = [block for block in blocks if re.search(r"^(?:composer-pipeline|export) ", block, re.M)]
     return [line for block in shown for line in block.splitlines()]
 
@@ -58,13 +62,38 @@ def typed(line: str) -> str:
     return line
 
 
+def once(pages: tuple[str, ...]) -> list[str]:
+    """Return the commands of pages, without those that an earlier page has."""
+    kept: list[str] = []
+    for page in pages:
+        found = [line for line in commands(page) if not line.startswith(LEFT_OUT)]
+        parts = [part.strip() for line in found for part in line.split("  #")[0].split(" && ")]
+        kept += [part for part in parts if part not in kept]
+    return kept
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_pages_run_in_order(tmp_path: Path) -> None:
     shutil.copytree(sample_sessions_dir(), tmp_path / ".claude" / "projects")
-    lines = [line for page in PAGES for line in commands(page)]
+    lines = once(PAGES)
     assert len(lines) > 40
-    script = [typed(line) for line in lines if not line.startswith(LEFT_OUT)]
-    script = ["trap 'kill $(jobs -p) || true' EXIT", *script]
-    practise(tmp_path, "\n".join(script), HOME=str(tmp_path))
+    script = ["trap 'kill $(jobs -p) || true' EXIT", *map(typed, lines)]
+    done = practise(
+        tmp_path, "\n".join(script), HOME=str(tmp_path), OPENROUTER_API_KEY="sk-or-not-passed-on"
+    )
+    assert "not-passed-on" not in done.stdout + done.stderr
     assert (tmp_path / "kto.parquet").is_file()
+    assert {file.name for file in (tmp_path / "build/kto").iterdir()} == {
+        "train.parquet", "validation.parquet",
+    }  # fmt: skip
     assert (tmp_path / "pairs" / "chat_template.jinja").is_file()
+    runs = [*(tmp_path / LAKE / "runs").iterdir()]
+    assert all((run / "checkpoint" / "adapter_model.safetensors").is_file() for run in runs)
+    assert any((run / "evaluation.json").is_file() for run in runs)
+
+
+def test_the_guide_names_every_command_that_makes_something() -> None:
+    guide = "\n".join(commands("docs/guide.md"))
+    stages = "ingest sessions states state plan replay pairs statistics normalize dataset train"
+    for stage in f"{stages} evaluate publish export budget doctor".split():
+        assert re.search(rf"composer-pipeline {stage}\b", guide), stage

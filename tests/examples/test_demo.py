@@ -34,7 +34,7 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     recipe["diloco"] |= {"rounds": 2, "inner_steps": 2}
     (folder / "train.yaml").write_text(yaml.safe_dump(recipe))
     settings = demo_settings(lake=str(folder / "lake")).model_copy(
-        update={"train": str(folder / "train.yaml")}
+        update={"train": str(folder / "train.yaml"), "evaluate_per_kind": 2}
     )
     with dg.DagsterInstance.ephemeral() as instance:
         return run_demo(settings, instance), run_demo(settings, instance)

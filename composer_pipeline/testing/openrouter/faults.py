@@ -337,7 +337,7 @@ def flaky_fault(asked: SeenRequest) -> Fault | None:
         return Fault("length")
     if asked.nth == 1:
         return {
-            3: Fault("error", 429, retry_after="1"),
+            3: Fault("error", 429, retry_after="0.1"),
             4: Fault("error", 429),
             5: Fault("error", 502),
             6: Fault("in_body", 502),

@@ -19,10 +19,25 @@ from trainers.common.rows import Row
 from trainers.common.shared_prefix import PROMPT, why_not
 from trainers.common.trees import Layout, Tree, block_mask, visible
 
-#: All shipped recipes; those that differ most in what they train run with the quick tests.
+
+def shipped():
+    """Return the shipped recipes of this trainer, and one of those that here train alike."""
+    paths = sorted((ROOT / "recipes" / "train").glob("*.yaml"), reverse=True)
+    found = {}
+    for path in paths:
+        recipe = TrainingRecipe.load(path)
+        if recipe.trainer == "trl":
+            of_state = (recipe.channels.weights(), recipe.channels.sdpo.teacher, recipe.draw)
+            found[repr((*of_state, recipe.lora, recipe.activation_checkpointing))] = path
+    return sorted(found.values())
+
+
+#: Those that differ most in what they train run with the quick tests.
 RECIPES = [
-    pytest.param(path, marks=() if path.stem in ("default", "smoke") else pytest.mark.slow)
-    for path in sorted((ROOT / "recipes" / "train").glob("*.yaml"))
+    pytest.param(
+        path, id=path.stem, marks=() if path.stem in ("default", "smoke") else pytest.mark.slow
+    )
+    for path in shipped()
 ]
 STEPS = 24
 

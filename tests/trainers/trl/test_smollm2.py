@@ -5,13 +5,17 @@ import math
 import pytest
 
 from composer_pipeline.evaluation.evaluate import evaluate
-from composer_pipeline.testing.training import tiny_recipe
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.run import read_steps, train
 
 
 @pytest.mark.slow
-def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
-    """The offline default for real: 135M parameters, and held-out rows."""
+def test_smollm2_trains_and_learns_the_chosen_actions(tmp_path):
+    """The offline default for real: 135M parameters, and a held-out row."""
+    lake = Lake(tmp_path / "lake")
+    write_dataset(lake, rows=3)
+    write_dataset(lake, rows=1, split="validation")
     recipe = tiny_recipe(
         "smollm2-135m",
         diloco={"replicas": 1, "rounds": 1, "inner_steps": 2},

@@ -153,12 +153,12 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
         with _stage("publish the dataset, to a Hub on this machine"):
             published = publish_here(settings)
             _tell_published(instance, published)
-        with _stage("nights  two, on the small world of the proof"):
-            place = DEMO_LAKE if "://" in settings.lake else settings.lake
-            told = run_nights(Path(f"{place}-nights").absolute())
-            for night, page in told:
-                console.print(f"  {night.night}: [bold]{night.outcome}[/bold], {night.why[0]}")
-                console.print(f"  {page}", soft_wrap=True)
+    with _stage("nights  two, on the small world of the proof"):
+        place = DEMO_LAKE if "://" in settings.lake else settings.lake
+        told = run_nights(Path(f"{place}-nights").absolute())
+        for night, page in told:
+            said = f"  {night.night}: [bold]{night.outcome}[/bold], {night.why[0]}\n  {page}"
+            console.print(said, soft_wrap=True, highlight=False)
     summary = _summary(settings, calls, _latest_metadata(trained))
     summary["published"] = published
     summary["nights"] = {page: night.outcome for night, page in told}

@@ -23,6 +23,7 @@ from composer_pipeline.preferences.rules import GATES, PreferenceRules
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import URL_VARIABLE
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.traces.ingest import ingest
 from examples.proof.toolworld.world import (
@@ -153,15 +154,16 @@ def _change(lake: Lake, plan: Plan) -> None:
 @contextmanager
 def loopback(script: ToolworldScript) -> Iterator[str]:
     """Serve the teachers on this machine and yield the URL."""
-    before = os.environ.get(KEY_VARIABLE)
+    before = {name: os.environ.get(name) for name in (KEY_VARIABLE, URL_VARIABLE)}
     with LoopbackOpenRouter(script, models=models(), api_key=_KEY) as server:
-        os.environ[KEY_VARIABLE] = _KEY
+        os.environ |= {KEY_VARIABLE: _KEY, URL_VARIABLE: server.url}
         try:
             yield server.url
         finally:
-            os.environ.pop(KEY_VARIABLE)
-            if before is not None:
-                os.environ[KEY_VARIABLE] = before
+            for name, value in before.items():
+                del os.environ[name]
+                if value is not None:
+                    os.environ[name] = value
 
 
 def families(recorded: Sequence[Recorded]) -> dict[str, Family]:

@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.evaluation.judge import CANONICAL, situation_of_chat
+from composer_pipeline.evaluation.report import MIN_SESSIONS
 from composer_pipeline.evaluation.select_states import action_of
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.nights.buffer import StateRow
 from composer_pipeline.nights.rules import CanaryRules
 from composer_pipeline.preferences.actions.levels import level
 
@@ -44,6 +46,7 @@ class Facts:
     ``labels`` are reasons of votes, and verdict and source of hints; ``usable`` replies by teacher.
     """
 
+    sessions: int
     projects: Counter[str]
     labels: Counter[str]
     voted: int
@@ -53,8 +56,8 @@ class Facts:
     contradicted: int
 
 
-def facts_of(lake: Lake, states: Mapping[str, str], *sets: Collection[str]) -> list[Facts]:
-    """Return the facts of each set of states; ``states`` maps state id to repository."""
+def facts_of(lake: Lake, states: Mapping[str, StateRow], *sets: Collection[str]) -> list[Facts]:
+    """Return the facts of each set of states, by id, of ``states``."""
     columns = ["state_id", "reason", "n_replies", "raters"]
     votes = [row for row in lake.read("votes", columns=columns).to_pylist() if row["n_replies"]]
     hints = lake.read("hints", columns=["state_id", "verdict", "source"]).to_pylist()
@@ -63,15 +66,17 @@ def facts_of(lake: Lake, states: Mapping[str, str], *sets: Collection[str]) -> l
 
 
 def _facts(
-    of: Collection[str], states: Mapping[str, str], votes: Sequence[Mapping[str, Any]],
+    of: Collection[str], states: Mapping[str, StateRow], votes: Sequence[Mapping[str, Any]],
     hints: Sequence[Mapping[str, Any]], fixes: Mapping[str, bool],
 ) -> Facts:  # fmt: skip
     mine = [row for row in votes if row["state_id"] in of]
     labels = Counter(f"vote: {row['reason']}" for row in mine)
     labels.update(f"hint: {r['verdict']}, {r['source']}" for r in hints if r["state_id"] in of)
     agreed = [agrees for state_id, agrees in fixes.items() if state_id in of]
+    rows = [row for state_id, row in states.items() if state_id in of]
     return Facts(
-        Counter(repository for state_id, repository in states.items() if state_id in of),
+        len({row.session_id for row in rows}),
+        Counter(row.repository for row in rows),
         labels,
         len(mine),
         sum(row["reason"] == _PAIR for row in mine),
@@ -84,6 +89,9 @@ def _facts(
 def judge(tonight: Facts, usual: Facts, rules: CanaryRules) -> list[Canary]:
     """Return every canary, those that hold the night first."""
     every = (_rejected, _project, _usable, _labels, _contradicted)
+    if min(tonight.sessions, usual.sessions) < MIN_SESSIONS:
+        # States of a session are alike, and of one project.
+        return [_unknown(name) for name in CanaryRules.model_fields if name != "min_states"]
     found = [canary(tonight, usual, rules) for canary in every]
     return sorted(found, key=lambda canary: not canary.holds)
 
@@ -153,7 +161,7 @@ def _rise(
                   limit)  # fmt: skip
 
 
-def _unknown(name: str, limit: float) -> Canary:
+def _unknown(name: str, limit: float = 0.0) -> Canary:
     return Canary(name, False, "too little to compare", limit=limit)
 
 

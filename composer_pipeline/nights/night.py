@@ -158,6 +158,8 @@ class History:
     aside_sessions: set[str] = field(default_factory=set)
     #: Of nights since the last promoted one that were not better: new again, and usual.
     pending: set[str] = field(default_factory=set)
+    #: Outcome of the last night that trained.
+    last: str = ""
     #: Sessions that any model was trained on: a later build may move one to the held-out ones.
     trained: set[str] = field(default_factory=set)
 
@@ -182,6 +184,7 @@ def history(lake: Lake, before: str) -> History:
         rows = lake.read("night_rows", days=[night.night]).to_pylist()
         states = {row["state_id"] for row in rows}
         if night.version is not None:
+            found.last = night.outcome
             found.trained |= {row["session_id"] for row in rows if row["split"] == TRAIN}
         if night.version in served - left:
             found.accepted |= states
@@ -244,9 +247,8 @@ def plan_night(lake: Lake, night: str, rules: NightRules) -> NightPlan:
         night,
         rules.buffer,
     )
-    repositories = {name: row.repository for name, row in states.items()}
     usual = known.accepted | known.released | known.pending
-    tonight, before = facts_of(lake, repositories, fresh.keys() - usual, usual)
+    tonight, before = facts_of(lake, states, fresh.keys() - usual, usual)
     return NightPlan(night, known, states, fresh, new, old, judge(tonight, before, rules.canaries))
 
 
@@ -402,8 +404,9 @@ def _close(lake: Lake, story: Night, plan: NightPlan) -> None:
 
 
 def _write_rows(lake: Lake, plan: NightPlan, outcome: Outcome) -> None:
-    # States of earlier nights are not set aside with tonight's.
-    earlier = plan.history.pending if outcome in ASIDE else set()
+    # States of earlier nights are set aside with tonight's if the model was worse twice.
+    again = (outcome, plan.history.last) == ("worse", "worse")
+    earlier = plan.history.pending if outcome in ASIDE and not again else set()
     rows = [
         {"state_id": row.state_id, "session_id": row.session_id, "split": row.split,
          "repository": row.repository}

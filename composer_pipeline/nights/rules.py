@@ -40,7 +40,7 @@ class Anchors(_Model):
     oldest state is ``refresh_days`` old.
     """
 
-    states: Count = 200
+    states: Count = 400
     per_session: Count = 3
     refresh_days: Count = 30
     margin: Part = 0.05
@@ -69,11 +69,11 @@ class CanaryRules(_Model):
 
     ``rejected``, ``project`` and ``contradicted`` are rises of shares, ``labels`` the total
     variation distance between distributions, ``usable`` a ratio. A comparison needs ``min_states``
-    on both sides.
+    and ten sessions on both sides.
     """
 
     rejected: Share = 0.25
-    project: Share = 0.5
+    project: Share = 0.8
     usable: Share = 0.5
     labels: Share = 0.3
     contradicted: Share = 0.25

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.nights.buffer import dataset_states
 from composer_pipeline.nights.canaries import Facts, facts_of, judge
 from composer_pipeline.nights.night import plan_night
 from composer_pipeline.nights.rules import CanaryRules, NightRules
@@ -89,7 +90,8 @@ def _fix(one: Session) -> dict[str, Any]:
 def facts(n: int = 100, **changes: Any) -> Facts:
     """Return facts of ``n`` states at which all is usual."""
     known = {
-        "projects": Counter(a=n // 2, b=n - n // 2), "labels": Counter(x=n // 2, y=n - n // 2),
+        "sessions": n, "projects": Counter(a=n // 2, b=n - n // 2),
+        "labels": Counter(x=n // 2, y=n - n // 2),
         "voted": n, "rejected": n // 5, "usable": Counter(one=n, two=n), "fixes": n,
         "contradicted": 0,
     }  # fmt: skip
@@ -98,7 +100,7 @@ def facts(n: int = 100, **changes: Any) -> Facts:
 
 
 JUMPS: dict[str, dict[str, Any]] = {
-    "rejected": {"rejected": 50}, "project": {"projects": {"c": 60, "a": 40}},
+    "rejected": {"rejected": 50}, "project": {"projects": {"c": 90, "a": 10}},
     "usable": {"usable": {"one": 40, "two": 100}}, "labels": {"labels": {"x": 10, "y": 90}},
     "contradicted": {"contradicted": 40},
 }  # fmt: skip
@@ -121,6 +123,7 @@ def test_each_holds_by_itself_and_not_when_data_are_few(name: str) -> None:
     }
     assert held(facts(10, **few), facts()) == set()
     assert held(jump, facts(10)) == set()
+    assert held(facts(100, sessions=9, **JUMPS[name]), facts()) == set(), "states of few sessions"
 
 
 def test_a_teacher_who_left_or_is_rare_says_nothing() -> None:
@@ -136,6 +139,6 @@ def test_states_that_nobody_was_asked_about_are_no_votes(tmp_path: Path) -> None
     for row in rows[:6]:
         row.update(n_replies=0, reason="not asked")
     here.lake.write("votes", [{k: v for k, v in r.items() if k != "day"} for r in rows], day=ONE)
-    found = facts_of(here.lake, {f"{ONE}-train-0/hard": "shop"}, {row["state_id"] for row in rows})
+    found = facts_of(here.lake, dataset_states(here.lake, ONE), {row["state_id"] for row in rows})
     assert found[0].voted == len(rows) - 6
     assert "vote: not asked" not in found[0].labels

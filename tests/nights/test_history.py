@@ -102,6 +102,21 @@ def test_what_made_it_worse_never_comes_back_unless_accepted(tmp_path: Path) -> 
     assert (fourth.rows["new"], last_trained(here)) == (18, {ONE, TWO, THREE})
 
 
+def test_a_second_worse_night_sets_aside_the_earlier_states_that_both_trained_on(
+    tmp_path: Path,
+) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    here.learner.answers |= {f"night-{TWO}": learned(ONE)}
+    here.learner.answers |= {f"night-{day}": spoiled for day in (THREE, FOUR)}
+    for day, outcome, aside in (
+        (TWO, "not better", {TWO}), (THREE, "worse", {THREE}), (FOUR, "worse", {TWO, FOUR}),
+    ):  # fmt: skip
+        write_dataset(here.lake, days(*[d for d in (ONE, TWO, THREE, FOUR) if d <= day]))
+        assert here.night(day).outcome == outcome
+        assert {name[:10] for name in rows_of(here, day)} == aside
+
+
 def test_a_held_night_sets_aside_tonight_s_states_alone(tmp_path: Path) -> None:
     here = house(tmp_path, days(ONE, TWO))
     here.learner.answers["night-" + TWO] = learned(ONE)

@@ -23,6 +23,8 @@ from composer_pipeline.preferences.actions.levels import level
 
 #: Reason of a vote at which teachers agree against the agent.
 _PAIR = "pair"
+#: Share of the states that teachers answered before, above which none is an outage.
+_ASKED = 0.25
 
 
 class Canary(msgspec.Struct, frozen=True):
@@ -121,7 +123,11 @@ def _project(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
 
 
 def _usable(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
-    name = "usable"
+    name, states = "usable", tonight.projects.total()
+    before = usual.voted / max(1, usual.projects.total())
+    if not tonight.voted and min(states, usual.voted) >= rules.min_states and before > _ASKED:
+        why = f"no teacher answered at any of {states} states; before, some did at {before:.0%}"
+        return Canary(name, True, why, 0.0, before, rules.usable)
     if min(tonight.voted, usual.voted) < rules.min_states:
         return _unknown(name, rules.usable)
     ratios = {

@@ -126,6 +126,15 @@ def test_each_holds_by_itself_and_not_when_data_are_few(name: str) -> None:
     assert held(facts(100, sessions=9, **JUMPS[name]), facts()) == set(), "states of few sessions"
 
 
+def test_no_answer_at_all_is_an_outage_unless_few_were_asked_before() -> None:
+    nobody = facts(voted=0, rejected=0, usable={}, labels={})
+    held = [canary for canary in judge(nobody, facts(), RULES) if canary.holds]
+    assert [canary.name for canary in held] == ["usable"]
+    assert held[0].why == "no teacher answered at any of 100 states; before, some did at 100%"
+    rare = facts(200, voted=40, rejected=8, usable={"one": 40}, fixes=40)
+    assert not any(canary.holds for canary in judge(nobody, rare, RULES))
+
+
 def test_a_teacher_who_left_or_is_rare_says_nothing() -> None:
     usual = facts(usable={"one": 100, "gone": 15})
     assert not any(c.holds for c in judge(facts(usable={"one": 100}), usual, RULES))

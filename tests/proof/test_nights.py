@@ -2,12 +2,10 @@
 
 from collections import Counter
 
-import msgspec
 import pytest
 
 from examples.proof import nights
 from examples.proof.nights import EMPTY, MAJORITY, NIGHTS, PHASE, POISONED, planned, recorded
-from examples.proof.nights_report import bars, page, pictures, read_summary
 from examples.proof.toolworld.world import BUGS, for_training
 
 
@@ -39,7 +37,7 @@ def test_the_night_without_data_has_no_session():
 
 def taught(number: int) -> tuple[list, list]:
     """Return a night's hard states, and whether the consensus is what then worked."""
-    drawn, answered = recorded(planned(1)[number - 1], 1)
+    _, answered = recorded(planned(1)[number - 1], 1)
     hard = [a for some in answered for a in some if a.step.kind == "hard" and a.consensus]
     return hard, [answer.consensus == answer.step.right for answer in hard]
 

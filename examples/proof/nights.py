@@ -16,6 +16,7 @@ that was killed goes on where it stopped.
 """
 
 import argparse
+import gc
 import shutil
 import sys
 import time
@@ -39,7 +40,7 @@ from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.evaluation.judge import Judge
 from composer_pipeline.evaluation.measure import BATCH_LOGITS, BATCH_TOKENS, PromptedModel
-from composer_pipeline.evaluation.select_states import select_states
+from composer_pipeline.evaluation.select_states import select_states, training_content
 from composer_pipeline.evaluation.states import EvaluationState, Row, batches, rows_of
 from composer_pipeline.files import replace
 from composer_pipeline.lake.store import Lake
@@ -86,22 +87,20 @@ from trainers.common.policy import load_base
 NIGHTS, PHASE = 30, 5
 FIRST = date(2026, 11, 1)
 #: Sessions of a night; the share of them that is held out, by groups of one prompt.
-SESSIONS, HELD_OUT = 44, 0.6
-#: Share of a night's sessions with a mistake of an earlier phase.
-OLD = 0.15
+SESSIONS, HELD_OUT = 44, 0.65
 #: Probability in percent that all teachers have one misconception at a hard state.
 SHARED = 10
 #: Of 16, the states without a mistake that teachers are asked about.
 ASKED = 8
-STEPS, ROWS = 12, 24
+STEPS, ROWS, RATE = 16, 24, 6e-4
 #: Nights, from 1 on.
-POISONED, EMPTY, MAJORITY = 4, 12, 18
+MAJORITY, POISONED, EMPTY = 5, 14, 22
 SEEDS, TEST_SESSIONS = 5, 120
 DATA, RUNS, TOLD, NOISE_FILE, SPENT = (
     "data", "runs", "told.jsonl", "noise.json", "cpu_seconds",
 )  # fmt: skip
 #: Noise on weights, in standard deviations of their tensor: about a tenth of the answers change.
-SIGMA = 0.05
+SIGMA = 0.5
 MONTHS = 10_000
 
 Kind = Literal["usual", "poisoned", "no data", "wrong majority"]
@@ -118,7 +117,6 @@ class Planned:
     number: int
     kind: Kind
     bugs: tuple[int, ...]
-    earlier: tuple[int, ...]
 
     @property
     def day(self) -> str:
@@ -147,8 +145,7 @@ def planned(seed: int) -> list[Planned]:
     found = []
     for number in range(1, NIGHTS + 1):
         phase = (number - 1) // PHASE
-        earlier = tuple(bug for pair in pairs[:phase] for bug in pair)
-        found.append(Planned(number, KINDS.get(number, "usual"), pairs[phase], earlier))
+        found.append(Planned(number, KINDS.get(number, "usual"), pairs[phase]))
     return found
 
 
@@ -157,8 +154,7 @@ def recorded(night: Planned, seed: int) -> tuple[list[Recorded], list[list[Answe
     random = Random(f"night {night.number} of {seed}")  # noqa: S311  nothing here is a secret
     found: list[Recorded] = []
     for _ in range(0 if night.kind == "no data" else SESSIONS):
-        bugs = night.earlier if night.earlier and random.random() < OLD else night.bugs
-        found += sessions(random, 1, partial(_allowed, bugs))
+        found += sessions(random, 1, partial(_allowed, night.bugs))
     if night.kind == "poisoned":
         found = [
             Recorded(Poisoned(w.file, w.symbol, w.bug), one.mistaken, noisy=one.noisy)
@@ -244,8 +240,10 @@ ARMS: Mapping[str, NightRules] = {
 def recipe_of_nights(seed: int) -> TrainingRecipe:
     """Return the recipe of every night: the shipped terms, with few steps."""
     return recipe_of(
-        {"sdpo": {}, "sft": {"source": "both", "rows_per_step": ROWS}}, name="nights", seed=seed,
+        {"sdpo": {"rows_per_step": ROWS // 6}, "sft": {"source": "both", "rows_per_step": ROWS}},
+        name="nights", seed=seed,
         steps=STEPS, diloco={"replicas": 1, "inner_steps": STEPS}, norms_every=STEPS,
+        learning_rate=RATE, warmup_steps=2,
     )  # fmt: skip
 
 
@@ -333,6 +331,7 @@ def run_arm(out: Path, seed: int, arm: str, states: Sequence[EvaluationState]) -
     right = {each.current: each.right for each in told}
     recipe = recipe_of_nights(seed)
     _read_once(lake)
+    gc.freeze()  # each training collects garbage, among all that was read
 
     def tell(
         night: Planned, began: float, story: product.Night, alone: product.Night | None
@@ -357,7 +356,7 @@ def run_arm(out: Path, seed: int, arm: str, states: Sequence[EvaluationState]) -
 
     if not told:
         tell(
-            Planned(0, "usual", (), ()),
+            Planned(0, "usual", ()),
             time.process_time(),
             product.Night(night="", outcome="dry run"),
             None,
@@ -376,11 +375,12 @@ def run_arm(out: Path, seed: int, arm: str, states: Sequence[EvaluationState]) -
 def _read_once(lake: Lake) -> None:
     """Let nights have what they read of the dataset, which is the same every night, from memory."""
     held_out, own = select_states(lake), own_successes(lake)
-    states = dataset_states(lake, str(date.max))
+    states, content = dataset_states(lake, str(date.max)), training_content(lake)
     vars(product).update(
         select_states=lambda *_: held_out,
         own_successes=lambda _: own,
         dataset_states=lambda _, night: {k: row for k, row in states.items() if row.day <= night},
+        training_content=lambda of: content if of.url == lake.url else training_content(of),
     )
 
 
@@ -422,18 +422,13 @@ class Tested(msgspec.Struct, kw_only=True):
     """One test of noise: the share of answers that changed, p, and whether it was promoted."""
 
     seed: int
-    parent: Literal["twin", "model"]
     changed: float
     p: float
     promoted: bool
 
 
 def run_noise(out: Path, seed: int) -> None:
-    """Ask the gate about a month of candidates that are no better than their parent.
-
-    A candidate is the last model with noise on its weights. Against a twin, the model with other
-    noise, it is better or worse by chance alone; against the model itself, noise can rather harm.
-    """
+    """Ask the gate about a month of candidates that are their parent with noise on its weights."""
     import torch
 
     torch.set_num_threads(1)
@@ -451,24 +446,17 @@ def run_noise(out: Path, seed: int) -> None:
         model = load_base(weights or str(base_dir()), recipe_of_nights(seed)).eval()
         with torch.no_grad():
             for tensor in model.parameters():
-                noise = torch.randn(tensor.shape, generator=random)
-                tensor += sigma * tensor.std() * noise
+                tensor += sigma * tensor.std() * torch.randn(tensor.shape, generator=random)
         return learner.answers(model, states)
 
-    sessions_of = {state.state_id: state.session_id for state in states}
-    parents: dict[Literal["twin", "model"], dict[str, float]]
-    parents = {"twin": answers(SIGMA), "model": answers(0.0)}
+    before = answers(0.0)
+    parent = {state.state_id: (state.session_id, before[state.state_id]) for state in states}
     found = []
     for _ in range(NIGHTS):
         candidate = answers(SIGMA)
-        for name, parent in parents.items():
-            values = {key: (sessions_of[key], value) for key, value in parent.items()}
-            gate = better(candidate, values, level=rules.gate.level)
-            changed = sum(candidate[key] != parent[key] for key in parent) / len(parent)
-            assert gate.p is not None
-            found.append(
-                Tested(seed=seed, parent=name, changed=changed, p=gate.p, promoted=gate.passed)
-            )
+        gate = better(candidate, parent, level=rules.gate.level)
+        changed = sum(candidate[name] != before[name] for name in before) / len(before)
+        found.append(Tested(seed=seed, changed=changed, p=gate.p or 1.0, promoted=gate.passed))
     replace(folder / NOISE_FILE, msgspec.json.encode(found).decode())
 
 

@@ -75,7 +75,7 @@ class Summary(msgspec.Struct, frozen=True):
         kept: arm, kind: final minus first.
         decisions: arm, sort of night to what was decided.
         alone: arm, kind of night to what the gates decide where no canary holds it.
-        noise: parent to what was tested against it.
+        noise: what was tested of parents with noise on their weights.
         simulated: changed sessions a test to the share of months that promote.
     """
 
@@ -89,7 +89,7 @@ class Summary(msgspec.Struct, frozen=True):
     kept: dict[str, dict[str, Estimate]]
     decisions: dict[str, dict[str, Decisions]]
     alone: dict[str, dict[str, Decisions]]
-    noise: dict[str, Noise]
+    noise: Noise
     simulated: dict[str, float]
 
 
@@ -209,10 +209,7 @@ def summarise(
             }
             for arm in gated
         },
-        noise={
-            parent: _noise([each for each in tested if each.parent == parent])
-            for parent in ("twin", "model")
-        },
+        noise=_noise(tested),
         simulated={str(changed): nights.simulated(changed) for changed in (5, 10, 20)},
     )
 
@@ -302,16 +299,16 @@ def bars(found: Summary) -> list[tuple[str, str, bool]]:
             _of(good.promoted, good.nights), good.promoted >= PROMOTED * good.nights,
         ))  # fmt: skip
     most = max(found.simulated.values())
-    noise = [f"{WORDS_NOISE[name]} {_of(e.promoted, e.tests)}" for name, e in found.noise.items()]
-    rows.append((
-        f"noise: at most {NOISE:.0%} of months promote any",
-        f"at most {most:.1%} of {nights.MONTHS:,} simulated months; candidates: {', '.join(noise)}",
-        most <= NOISE,
-    ))  # fmt: skip
+    e = found.noise
+    rows.append(
+        (
+            f"noise: at most {NOISE:.0%} of months promote any",
+            f"at most {most:.1%} of {nights.MONTHS:,} simulated months; of candidates that are"
+            f" their parent with noise, {_of(e.promoted, e.tests)}",
+            most <= NOISE and not e.promoted,
+        )
+    )
     return rows
-
-
-WORDS_NOISE = {"twin": "against a twin", "model": "against the model itself"}
 
 
 def page(found: Summary) -> str:
@@ -400,14 +397,8 @@ def page(found: Summary) -> str:
         ),
         "## Noise",
         _NOISE,
-        table(
-            ("parent", "tests", "answers changed", "promoted", "months with one"),
-            [
-                (WORDS_NOISE[name], e.tests, f"{e.changed:.1%}", e.promoted,
-                 f"{e.months_promoted} of {e.months}")
-                for name, e in found.noise.items()
-            ],
-        ),
+        f"{found.noise.tests} tests in {found.noise.months} months; {found.noise.changed:.1%} of"
+        f" the answers changed; {found.noise.promoted} promoted.",
         f"Simulated, {nights.MONTHS:,} months of {NIGHTS} tests each, whatever changed for better"
         " or worse with equal chance:",
         table(
@@ -421,8 +412,8 @@ def page(found: Summary) -> str:
 _STREAM = f"""\
 * Each night has {nights.SESSIONS} sessions, {nights.HELD_OUT:.0%} of their groups (those with one
   first prompt) held out. Every {PHASE} nights the mistakes are of another kind, which the model
-  makes until it is trained; {nights.OLD:.0%} of the sessions have a mistake of an earlier phase. At
-  {nights.SHARED} % of the mistakes all teachers are wrong in the same way.
+  makes until it is trained, and never come again. At {nights.SHARED} % of the mistakes all teachers
+  are wrong in the same way.
 * Night {nights.POISONED} is *poisoned*: whatever a step asks for, a check alone works in its log,
   and teachers do that. Night {nights.EMPTY} has no session. At night {nights.MAJORITY}, the *wrong
   majority*, all teachers are wrong in the same way at every mistake; what the agent did later is
@@ -435,7 +426,7 @@ _STREAM = f"""\
 _NOISE = f"""\
 Candidates that are no better than their parent: the last model of *gates and old rows* with
 Gaussian noise on its weights ({nights.SIGMA} standard deviations of each tensor), tested as at the
-last night. A *twin* is the same model with other noise: neither is better but by chance."""
+last night."""
 
 
 def _percents(right: Mapping[str, Sequence[float]], night: int) -> str:

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real proof-gpu proof-monarch proof-verl test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-nights proof-real proof-gpu proof-monarch proof-verl test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-questions bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-labels bench-kto-git bench-outcomes bench-view bench-sources bench-opencode agents bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu gpu-day bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers bench-viewers follow-deploy same-tables compare figures docs
 
@@ -33,6 +33,9 @@ demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
 
 proof: $(STAMP) ## arms of the loss on a small world whose test is drawn at the start, with intervals (under an hour on two cores; PROOF_ARGS=--all: every arm, hours)
 	$(BIN)/python -m examples.proof.run $(PROOF_ARGS)
+
+proof-nights: $(STAMP) ## thirty nights on the small world with mistakes that drift, a poisoned night and others, with and without gates (PROOF_ARGS=--development: for choosing; about an hour on two cores)
+	$(BIN)/python -m examples.proof.nights $(PROOF_ARGS)
 
 # In a folder of its own: its pins of other packages are not ours.
 GYM := build/reasoning-gym

@@ -1,0 +1,480 @@
+"""What ``make proof-nights`` found: ``nights.json``, and from it tables and pictures.
+
+    python -m examples.proof.nights_report proof-nights  # writes nights.json of a finished run
+    python -m examples.proof.nights_report --page        # docs/nights-measured.md and its pictures
+
+Every sentence of the page that says that something holds is chosen by the figures.
+"""
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+import numpy as np
+
+from composer_pipeline.charts import lines
+from composer_pipeline.errors import InputError
+from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.files import replace
+from composer_pipeline.markdown import table
+from examples.proof import nights
+from examples.proof.nights import ARMS, NIGHTS, PHASE, RUNS, Tested, Told, planned, read_told
+from examples.proof.report import COMMITTED
+from examples.proof.run import Test
+from examples.proof.statistics import Estimate, estimate
+
+SUMMARY = "nights.json"
+RECORDED = COMMITTED / "nights_stream.json"
+DOCS = COMMITTED.parents[1] / "docs"
+PAGE, PICTURES = "nights-measured.md", "images"
+KINDS = ("hard", "easy", "recovery")
+#: A night is good if its parent is wrong at so many of the mistakes that it brings, and has nothing
+#: new if it is wrong at less than :data:`KNOWN`; at states that are in no night.
+GOOD, KNOWN = 0.5, 0.1
+#: A night of these kinds must be refused.
+BAD = ("poisoned", "wrong majority")
+#: The bars of the benchmark, in shares.
+MAY_LOSE, REFUSED, PROMOTED, NOISE = 0.005, 0.95, 0.80, 0.05
+WORDS = {"none": "no gate", "gate": "gates", "buffer": "gates and old rows"}
+
+
+class Decisions(msgspec.Struct, frozen=True):
+    """Nights of one sort, how many of them were promoted, and what stopped the others."""
+
+    nights: int
+    promoted: int
+    by: dict[str, int]
+
+
+class Noise(msgspec.Struct, frozen=True):
+    """Tests of candidates that are no better: share of answers changed, and what was promoted."""
+
+    tests: int
+    changed: float
+    promoted: int
+    months: int
+    months_promoted: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """All that the page says.
+
+    Attributes:
+        seed: of the test world; with ``development`` choices were made on it.
+        development: whether it was known before.
+        seeds: streams.
+        states: measured states by kind.
+        cpu_seconds: of data, arms and noise.
+        right: arm, kind: mean share of right actions after each night, the first model's first.
+        against: arm, night: hard states right, minus those of the arm without gates.
+        kept: arm, kind: final minus first.
+        decisions: arm, sort of night to what was decided.
+        alone: arm, kind of night to what the gates decide where no canary holds it.
+        noise: what was tested of parents with noise on their weights.
+        simulated: changed sessions a test to the share of months that promote.
+    """
+
+    seed: int
+    development: bool
+    seeds: int
+    states: dict[str, int]
+    cpu_seconds: float
+    right: dict[str, dict[str, list[float]]]
+    against: dict[str, dict[str, Estimate]]
+    kept: dict[str, dict[str, Estimate]]
+    decisions: dict[str, dict[str, Decisions]]
+    alone: dict[str, dict[str, Decisions]]
+    noise: Noise
+    simulated: dict[str, float]
+
+
+class _Streams:
+    """What all seeds' arms told, as arrays of seeds x states after each night."""
+
+    def __init__(self, out: Path, seeds: Sequence[int], states: Sequence[EvaluationState]) -> None:
+        self.seeds, self.states = seeds, states
+        self.told = {
+            arm: [read_told(out / RUNS / str(seed) / arm) for seed in seeds] for arm in ARMS
+        }
+        self.kinds = np.array([state.kind.partition("_")[0] for state in states])
+        self.bugs = np.array([_bug(state) for state in states])
+        names = sorted({state.session_id for state in states})
+        self.sessions = np.array([names.index(state.session_id) for state in states])
+
+    def right(self, arm: str, night: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+        """Return 1 where an arm is right after a night: seeds x states."""
+        return np.array([_bits(told[night].right) for told in self.told[arm]])
+
+    def contrast(self, kind: str, one: tuple[str, int], other: tuple[str, int]) -> Estimate:
+        """Return the difference at states of a kind between two (arm, night)."""
+        picked = self.kinds == kind
+        change = (self.right(*one) - self.right(*other))[:, picked]
+        units = np.unique(self.sessions[picked], return_inverse=True)[1]
+        sums = np.array([np.bincount(units, row) for row in change])
+        return estimate(sums, np.bincount(units).astype(np.float64), share=True)
+
+    def wrong(self, arm: str, at: int, each: Told) -> float:
+        """Return the share of a night's mistakes that its parent makes."""
+        plan = planned(self.seeds[at])[each.number - 1]
+        mine = (self.kinds == "hard") & np.isin(self.bugs, plan.bugs)
+        rights = {told.current: told.right for told in self.told[arm][at]}
+        return 1 - float(_bits(rights[each.parent])[mine].mean())
+
+    def sorted(self, arm: str) -> dict[str, list[Told]]:
+        """Return an arm's nights by sort: kind, and of usual nights how much was to be learnt."""
+        found: dict[str, list[Told]] = {
+            name: [] for name in ("good", "something new", "nothing new", *BAD, "no data")
+        }
+        for at, told in enumerate(self.told[arm]):
+            for each in told[1:]:
+                name: str = each.kind
+                if name == "usual":
+                    wrong = self.wrong(arm, at, each)
+                    name = "good" if wrong >= GOOD else "something new"
+                    name = "nothing new" if wrong < KNOWN else name
+                found[name].append(each)
+        return found
+
+
+def _bits(text: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.array([float(digit) for digit in text])
+
+
+def _bug(state: EvaluationState) -> int:
+    said = re.search(r"Fix b(\d+) in", str(state.messages))
+    assert said is not None
+    return int(said.group(1))
+
+
+def summarise(
+    out: Path, seeds: Sequence[int], test: Test, states: Sequence[EvaluationState]
+) -> Summary:
+    """Return all that the page says of a finished run."""
+    streams = _Streams(out, seeds, states)
+    gated = [arm for arm in ARMS if arm != "none"]
+    sorts = {arm: streams.sorted(arm) for arm in ARMS}
+    tested = [
+        each for seed in seeds
+        for each in msgspec.json.decode(
+            (out / RUNS / str(seed) / nights.NOISE_FILE).read_bytes(), type=list[Tested]
+        )
+    ]  # fmt: skip
+    spent = sum(each.seconds for arm in streams.told.values() for told in arm for each in told)
+    data = sum(float((out / nights.DATA / str(seed) / nights.SPENT).read_text()) for seed in seeds)
+    return Summary(
+        seed=test.seed,
+        development=test.development,
+        seeds=len(seeds),
+        states={kind: int((streams.kinds == kind).sum()) for kind in KINDS},
+        cpu_seconds=spent + data,
+        right={
+            arm: {
+                kind: [
+                    float(streams.right(arm, night)[:, streams.kinds == kind].mean())
+                    for night in range(NIGHTS + 1)
+                ]
+                for kind in KINDS
+            }
+            for arm in ARMS
+        },
+        against={
+            arm: {
+                str(night): streams.contrast("hard", (arm, night), ("none", night))
+                for night in range(PHASE, NIGHTS + 1, PHASE)
+            }
+            for arm in gated
+        },
+        kept={
+            arm: {kind: streams.contrast(kind, (arm, NIGHTS), (arm, 0)) for kind in KINDS}
+            for arm in ARMS
+        },
+        decisions={
+            arm: {
+                name: _decided(some, lambda each: each.outcome, lambda each: each.by)
+                for name, some in sorts[arm].items()
+            }
+            for arm in gated
+        },
+        alone={
+            arm: {
+                name: _decided(
+                    sorts[arm][name], lambda each: each.alone, lambda each: each.alone_by
+                )
+                for name in BAD
+            }
+            for arm in gated
+        },
+        noise=_noise(tested),
+        simulated={str(changed): nights.simulated(changed) for changed in (5, 10, 20)},
+    )
+
+
+def _decided(
+    some: Iterable[Told], outcome: Callable[[Told], str], by: Callable[[Told], tuple[str, ...]]
+) -> Decisions:
+    some = list(some)
+    stopped = Counter(
+        f"{outcome(each)}: {', '.join(by(each))}" if by(each) else outcome(each)
+        for each in some if outcome(each) != "promoted"
+    )  # fmt: skip
+    return Decisions(len(some), len(some) - stopped.total(), dict(stopped.most_common()))
+
+
+def _noise(tested: Sequence[Tested]) -> Noise:
+    promoted = [each.seed for each in tested if each.promoted]
+    months = len({each.seed for each in tested})
+    changed = fmean(each.changed for each in tested)
+    return Noise(len(tested), changed, len(promoted), months, len(set(promoted)))
+
+
+def write_summary(
+    out: Path, seeds: Sequence[int], test: Test, states: Sequence[EvaluationState]
+) -> None:
+    """Write ``nights.json`` of a finished run, and print its page."""
+    found = summarise(out, seeds, test, states)
+    text = msgspec.json.format(msgspec.json.encode(_rounded(msgspec.to_builtins(found))))
+    replace(out / SUMMARY, text.decode() + "\n")
+    print(page(read_summary(out / SUMMARY)))
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def read_summary(path: Path) -> Summary:
+    """Return a ``nights.json``."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Summary)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path} is no summary of a run: {error}") from error
+
+
+def _points(e: Estimate) -> str:
+    if e.low is None or e.high is None:
+        return f"{100 * e.mean:+.1f} (no interval)"
+    return f"{100 * e.mean:+.1f} ({100 * e.low:+.1f} to {100 * e.high:+.1f})"
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({part / whole:.0%})" if whole else "none"
+
+
+def bars(found: Summary) -> list[tuple[str, str, bool]]:
+    """Return each bar, what was measured, and whether it is reached."""
+    rows = []
+    for arm in found.decisions:
+        kept = [found.kept[arm][kind] for kind in ("easy", "recovery")]
+        said = ", ".join(f"{kind} {_points(found.kept[arm][kind])}" for kind in KINDS[1:])
+        rows.append((
+            f"{WORDS[arm]}: easy and recovery within {100 * MAY_LOSE} points of the first model",
+            said, all(e.mean >= -MAY_LOSE for e in kept),
+        ))  # fmt: skip
+        won = {night: e for night, e in found.against[arm].items() if (e.low or 0) > 0}
+        missed = [night for night in found.against[arm] if night not in won]
+        more = f"; not at night {', '.join(missed)}" if missed else ""
+        rows.append((
+            f"{WORDS[arm]}: more hard states right than without gates, at every fifth night",
+            f"{len(won)} of {len(found.against[arm])} nights{more}", not missed,
+        ))  # fmt: skip
+        sorts = found.decisions[arm]
+        bad = [sorts[name] for name in BAD]
+        asked = sum(each.nights for each in bad)
+        refused = asked - sum(each.promoted for each in bad)
+        rows.append((
+            f"{WORDS[arm]}: poisoned and wrong-majority nights refused in {REFUSED:.0%}",
+            _of(refused, asked), refused >= REFUSED * asked,
+        ))  # fmt: skip
+        good = sorts["good"]
+        rows.append((
+            f"{WORDS[arm]}: good nights promoted in {PROMOTED:.0%}",
+            _of(good.promoted, good.nights), good.promoted >= PROMOTED * good.nights,
+        ))  # fmt: skip
+    most = max(found.simulated.values())
+    e = found.noise
+    rows.append(
+        (
+            f"noise: at most {NOISE:.0%} of months promote any",
+            f"at most {most:.1%} of {nights.MONTHS:,} simulated months; of candidates that are"
+            f" their parent with noise, {_of(e.promoted, e.tests)}",
+            most <= NOISE and not e.promoted,
+        )
+    )
+    return rows
+
+
+def page(found: Summary) -> str:
+    """Return ``docs/nights-measured.md``."""
+    reached = [name for name, _, ok in bars(found) if ok]
+    world = (
+        "**Development world: these are the sessions that choices were made on.**"
+        if found.development
+        else "The test sessions and the seeds follow from a number that was drawn when the run"
+        f" started ({found.seed})."
+    )
+    first = found.right["none"]
+    parts = [
+        "# Thirty nights, measured",
+        f"`make proof-nights`: {NIGHTS} nights on the small world of [the proof](proof.md),"
+        f" {found.seeds} seeds, {found.states['hard']} sessions that are in no night"
+        f" ({', '.join(f'{n} {kind}' for kind, n in found.states.items())} states);"
+        f" {found.cpu_seconds / 60:.0f} CPU minutes. {world} {len(reached)} of the"
+        f" {len(bars(found))} bars are reached.",
+        table(
+            ("bar", "measured", "reached"),
+            [(name, said, "yes" if ok else "**no**") for name, said, ok in bars(found)],
+        ),
+        "Differences are in points of right actions, with 95 % intervals over sessions and seeds.",
+        "## The stream",
+        _STREAM,
+        "## Right actions, night by night",
+        f"Mean over seeds, in per cent; the first model has {_percents(first, 0)}. Thin lines:"
+        f" night {nights.POISONED} is poisoned, night {nights.EMPTY} has no session, at night"
+        f" {nights.MAJORITY} all teachers share a misconception. At nights that are not promoted a"
+        " line is level.",
+        *(
+            f"![Right actions at {kind} states after each night, in per cent]"
+            f"({PICTURES}/nights-{kind}.svg)"
+            for kind in KINDS
+        ),
+        table(
+            ("after night", *(f"{WORDS[arm]}: {kind}" for kind in KINDS for arm in found.right)),
+            [
+                (
+                    night,
+                    *(
+                        f"{100 * found.right[arm][kind][night]:.1f}"
+                        for kind in KINDS for arm in found.right
+                    ),
+                )
+                for night in range(0, NIGHTS + 1, PHASE)
+            ],
+        ),
+        "Hard states, against the arm without gates:",
+        table(
+            ("after night", *(WORDS[arm] for arm in found.against)),
+            [
+                (night, *(_points(found.against[arm][str(night)]) for arm in found.against))
+                for night in range(PHASE, NIGHTS + 1, PHASE)
+            ],
+        ),
+        "The last model against the first:",
+        table(
+            ("arm", *KINDS),
+            [
+                (WORDS[arm], *(_points(kept[kind]) for kind in KINDS))
+                for arm, kept in found.kept.items()
+            ],
+        ),
+        "## What was decided",
+        f"A usual night is *good* if its parent makes at least {GOOD:.0%} of the mistakes that the"
+        f" night brings, at sessions that are in no night, and has *nothing new* below"
+        f" {KNOWN:.0%}.",
+        table(
+            ("arm", "night", "promoted", "what stopped the others"),
+            [
+                (WORDS[arm], name, _of(each.promoted, each.nights), _stopped(each))
+                for arm, sorts in found.decisions.items()
+                for name, each in sorts.items()
+            ],
+        ),
+        "The gates alone, where no canary may hold a night (on a copy of the lake):",
+        table(
+            ("arm", "night", "promoted", "what stopped the others"),
+            [
+                (WORDS[arm], name, _of(each.promoted, each.nights), _stopped(each))
+                for arm, sorts in found.alone.items()
+                for name, each in sorts.items()
+            ],
+        ),
+        "## Noise",
+        _NOISE,
+        f"{found.noise.tests} tests in {found.noise.months} months; {found.noise.changed:.1%} of"
+        f" the answers changed; {found.noise.promoted} promoted.",
+        f"Simulated, {nights.MONTHS:,} months of {NIGHTS} tests each, whatever changed for better"
+        " or worse with equal chance:",
+        table(
+            ("sessions with another answer", "months that promote one"),
+            [(n, f"{share:.2%}") for n, share in found.simulated.items()],
+        ),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+_STREAM = f"""\
+* Each night has {nights.SESSIONS} sessions, {nights.HELD_OUT:.0%} of their groups (those with one
+  first prompt) held out. Every {PHASE} nights the mistakes are of another kind, which the model
+  makes until it is trained, and never come again. At {nights.SHARED} % of the mistakes all teachers
+  are wrong in the same way.
+* Night {nights.POISONED} is *poisoned*: whatever a step asks for, a check alone works in its log,
+  and teachers do that. Night {nights.EMPTY} has no session. At night {nights.MAJORITY}, the *wrong
+  majority*, all teachers are wrong in the same way at every mistake; what the agent did later is
+  right.
+* The data are those of the product: ingest, replay from simulated teachers, hints, pairs,
+  normalisation, dataset. Each night is one `run_night` with the shipped rules, and trains
+  {nights.STEPS} steps of the shipped terms from the current version.
+* *No gate* trains on the night's rows alone, and promotes every model. *Gates* is what `run_night`
+  decides, without old rows; *gates and old rows* is what is shipped."""
+_NOISE = f"""\
+Candidates that are no better than their parent: the last model of *gates and old rows* with
+Gaussian noise on its weights ({nights.SIGMA} standard deviations of each tensor), tested as at the
+last night."""
+
+
+def _percents(right: Mapping[str, Sequence[float]], night: int) -> str:
+    return ", ".join(f"{100 * right[kind][night]:.1f} {kind}" for kind in KINDS)
+
+
+def _stopped(each: Decisions) -> str:
+    return "; ".join(f"{why}: {n}" for why, n in each.by.items())
+
+
+def pictures(found: Summary) -> dict[str, str]:
+    """Return file name to SVG: right actions by night, one picture a kind."""
+    made = {}
+    for kind in KINDS:
+        series = {
+            WORDS[arm]: [(float(night), 100 * share) for night, share in enumerate(by[kind])]
+            for arm, by in found.right.items()
+        }
+        every = [share for points in series.values() for _, share in points]
+        marks = {
+            f"night {number}: {what}": [(float(number), min(every)), (float(number), max(every))]
+            for number, what in nights.KINDS.items()
+        }
+        made[f"nights-{kind}.svg"] = lines(
+            series, unit=f"right at {kind} states, %", x_unit="night", thin=marks
+        )
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page and its pictures from the recorded run, or print that of a folder."""
+    parser = argparse.ArgumentParser(prog="python -m examples.proof.nights_report")
+    parser.add_argument("out", type=Path, nargs="?", default=Path("proof-nights"))
+    parser.add_argument("--page", action="store_true", help="write docs/nights-measured.md")
+    options = parser.parse_args(argv)
+    try:
+        if options.page:
+            found = read_summary(RECORDED)
+            replace(DOCS / PAGE, page(found))
+            for name, svg in pictures(found).items():
+                replace(DOCS / PICTURES / name, svg)
+        else:
+            sys.stdout.write(page(read_summary(options.out / SUMMARY)))
+    except InputError as error:
+        sys.stderr.write(f"nights_report: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

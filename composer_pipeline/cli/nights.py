@@ -71,12 +71,16 @@ def night(
     root = run_root_of(settings, store)
     with Bar() as progress:
         if not dry_run:
-            harvest(
+            done = harvest(
                 store, session_folders(settings.sessions), TeacherSet.load(settings.teachers),
                 max_usd=ceiling, rules=PreferenceRules.load(settings.preferences),
                 normalize_recipe=settings.normalize, ledger=settings.ledger or None,
                 progress=progress,
             )  # fmt: skip
+            if done.exhausted:
+                err.print(
+                    f"ceiling of {done.exhausted} reached: the night goes on with what it has"
+                )
         story = nights.run_night(
             store, training, ProcessLearner(root, progress), root / "nights", rules=chosen,
             dry_run=dry_run, progress=progress,

@@ -16,6 +16,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import publish_model
 from composer_pipeline.reports import Report
+from composer_pipeline.training.run import folder_digest
 
 _Kind = TypeVar("_Kind")
 
@@ -237,12 +238,15 @@ def publish_versions(lake: Lake, repo: str, *, allow_simulated: bool = False) ->
 
 
 def check_weights(version: ModelVersion) -> None:
-    """Raise InputError if the folder of a version's weights is gone."""
-    if version.weights and "/" in version.weights and not Path(version.weights).is_dir():
-        raise InputError(
-            f"the weights of model version {version.number} are gone ({version.weights}); restore"
-            " the folder, or promote another version"
-        )
+    """Raise InputError if a version's weights are gone or not what its night made."""
+    folder = Path(version.weights)
+    if not version.digest or (folder.is_dir() and folder_digest(folder) == version.digest):
+        return
+    what = "were changed" if folder.is_dir() else "are gone"
+    raise InputError(
+        f"the weights of model version {version.number} {what} ({folder}); restore the folder, or"
+        " promote another version"
+    )
 
 
 def _move(lake: Lake, found: ModelVersion, by: Any, why: str) -> Current:

@@ -1,5 +1,6 @@
 """Versions of models, and the pointer to the one that is served."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,14 +10,16 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.model_registry import ModelVersion
+from composer_pipeline.training.run import folder_digest
 
 
 def version(folder: Path, name: str, parent: int | None = None) -> ModelVersion:
     weights = folder / name
     weights.mkdir()
+    (weights / "adapter").write_text(name)
     return ModelVersion(
         number=99, night="", base="m", weights=str(weights), decision="promoted", made="",
-        parent=parent,
+        parent=parent, digest=folder_digest(weights),
     )  # fmt: skip
 
 
@@ -86,7 +89,10 @@ def test_a_night_moves_only_from_its_parent_and_once(lake: Lake, tmp_path: Path)
 def test_what_is_missing(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no model version 3: there are 0 to 2"):
         registry.promote(lake, 3)
-    (tmp_path / "w1").rmdir()
+    (tmp_path / "w1" / "adapter").write_text("another")
+    with pytest.raises(InputError, match=r"the weights of model version 1 were changed .*/w1"):
+        registry.rollback(lake)
+    shutil.rmtree(tmp_path / "w1")
     with pytest.raises(InputError, match=r"the weights of model version 1 are gone .*/w1"):
         registry.rollback(lake)
     with pytest.raises(InputError, match=r"the weights of model version 1 are gone"):

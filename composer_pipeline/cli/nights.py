@@ -58,6 +58,7 @@ def night(
     from composer_pipeline.teachers.teachers import TeacherSet
     from composer_pipeline.traces.discover import session_folders
     from composer_pipeline.training.recipe import TrainingRecipe
+    from composer_pipeline.training.registry import validate
 
     settings = Settings.from_env()
     if accept:
@@ -67,6 +68,7 @@ def night(
     ceiling = usd(given, "--max-usd") if given.strip("0.") else Decimal(0)
     chosen = NightRules.load(rules or settings.nights)
     training = TrainingRecipe.load(recipe_of(recipe, settings))
+    validate(training)  # before anything is bought
     store = open_lake(lake, new=not dry_run)
     root = run_root_of(settings, store)
     with Bar() as progress:

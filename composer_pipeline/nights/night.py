@@ -50,6 +50,7 @@ from composer_pipeline.nights.rules import NightRules
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.state import draw
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.registry import validate
 from composer_pipeline.training.rows import rows_of_tables
 from composer_pipeline.training.run import PROGRESS, folder_digest
 
@@ -282,6 +283,7 @@ def run_night(
     """
     rules, night = rules or NightRules(), night or str(datetime.now(UTC).date())
     check_day(night, "night")
+    validate(recipe)
     with lake.locked("night"), _emptied(work):
         if not dry_run:
             settle(lake, rules)
@@ -361,7 +363,12 @@ def _trained(
         anchors = _apart(lake, target, parent, plan.history)
         hard = _unlike(hard_states(lake, night, rules, plan.history), prompts)
     with clock.of("training"):
-        weights, numbers = learner.train(target, recipe)
+        try:
+            weights, numbers = learner.train(target, recipe)
+        except InputError as error:  # tonight's rows: a channel has none that can be trained on
+            story.outcome, story.why = "not better", (f"nothing was trained: {error}",)
+            _close(lake, story, plan)
+            return story
     story.run_dir, story.losses = str(weights.parent), _losses(numbers)
     states = {state.state_id: state for state in hard}
     states |= {a.state.state_id: a.state for some in anchors.values() for a in some}

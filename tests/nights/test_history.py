@@ -102,6 +102,27 @@ def test_what_made_it_worse_never_comes_back_unless_accepted(tmp_path: Path) -> 
     assert (fourth.rows["new"], last_trained(here)) == (18, {ONE, TWO, THREE})
 
 
+def test_rows_that_cannot_be_trained_on_are_new_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(tmp_path, days(ONE))
+
+    def none(*_: Any) -> Any:
+        raise InputError("channel sdpo: none of 2 hints helps the base model")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here.learner, "train", none)
+        told = here.night(ONE)
+    assert (told.outcome, told.version) == ("not better", None)
+    assert told.why == ("nothing was trained: channel sdpo: none of 2 hints helps the base model",)
+    write_dataset(here.lake, days(ONE, TWO))
+    assert (here.night(TWO).outcome, last_trained(here)) == ("promoted", {ONE, TWO})
+    unknown = RECIPE.model_copy(update={"trainer": "none"})
+    write_dataset(here.lake, days(ONE, TWO, THREE))
+    with pytest.raises(InputError, match="recipe field trainer"):
+        here.night(THREE, unknown)
+
+
 def test_a_second_worse_night_sets_aside_the_earlier_states_that_both_trained_on(
     tmp_path: Path,
 ) -> None:

@@ -9,6 +9,7 @@ later nights. *not better*: they are new again. *worse* and *held*: they are set
 trained nor measured on, and leave only by ``accept``.
 """
 
+import re
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ from composer_pipeline.training.rows import rows_of_tables
 from composer_pipeline.training.run import PROGRESS, folder_digest
 
 FOLDER = "nights"
+#: What a trainer says of a channel whose rows are all left out, or whose hints do not help.
+_UNUSABLE = re.compile(r"channel (\w+): none of ")
 TRAIN, VALIDATION = "train", "validation"
 
 Outcome = Literal["promoted", "not better", "worse", "held", "nothing new", "dry run"]
@@ -364,8 +367,8 @@ def _trained(
         hard = _unlike(hard_states(lake, night, rules, plan.history), prompts)
     with clock.of("training"):
         try:
-            weights, numbers = learner.train(target, recipe)
-        except InputError as error:  # tonight's rows: a channel has none that can be trained on
+            weights, numbers = _train(learner, target, recipe, story)
+        except InputError as error:  # of tonight's rows
             story.outcome, story.why = "not better", (f"nothing was trained: {error}",)
             _close(lake, story, plan)
             return story
@@ -459,14 +462,32 @@ def _of_tonight(
     empty = [channel for channel, rows in counts.items() if not rows]
     if len(empty) == len(counts):
         raise InputError(f"night {night}: no channel of recipe {recipe.name} has a row")
-    off = {name: getattr(recipe.channels, name).model_copy(update={"weight": 0}) for name in empty}
-    changed: dict[str, Any] = {
-        "name": f"night-{night}", "channels": recipe.channels.model_copy(update=off)
-    }  # fmt: skip
+    changed: dict[str, Any] = {"name": f"night-{night}"}
     if parent.weights:
         changed["start_from" if recipe.lora.r else "model"] = parent.weights
     notes = tuple(f"channel {channel} has no row tonight and is off" for channel in empty)
-    return recipe.model_copy(update=changed), notes
+    return _without(recipe.model_copy(update=changed), empty), notes
+
+
+def _without(recipe: TrainingRecipe, channels: Iterable[str]) -> TrainingRecipe:
+    every = recipe.channels
+    off = {name: getattr(every, name).model_copy(update={"weight": 0}) for name in channels}
+    return recipe.model_copy(update={"channels": every.model_copy(update=off)})
+
+
+def _train(
+    learner: Learner, data: Lake, recipe: TrainingRecipe, story: Night
+) -> tuple[Path, dict[str, float]]:
+    """Train without the channels of which no row can be used tonight, and note which they are."""
+    while True:
+        try:
+            return learner.train(data, recipe)
+        except InputError as error:
+            unusable, on = _UNUSABLE.match(str(error)), recipe.channels.weights()
+            if unusable is None or unusable[1] not in on or len(on) == 1:
+                raise
+            story.notes = (*story.notes, f"{error}; the channel is off tonight")
+            recipe = _without(recipe, [unusable[1]])
 
 
 def _held_out(lake: Lake, night: str, known: History) -> list[EvaluationState]:

@@ -107,14 +107,26 @@ def test_rows_that_cannot_be_trained_on_are_new_again(
 ) -> None:
     here = house(tmp_path, days(ONE))
 
-    def none(*_: Any) -> Any:
-        raise InputError("channel sdpo: none of 2 hints helps the base model")
+    tried: list[str] = []
+
+    def none(_: Any, recipe: Any) -> Any:
+        first = next(iter(recipe.channels.weights()))
+        tried.append(f"channel {first}: none of 2 rows can be trained on")
+        raise InputError(tried[-1])
 
     with monkeypatch.context() as patch:
         patch.setattr(here.learner, "train", none)
         told = here.night(ONE)
     assert (told.outcome, told.version) == ("not better", None)
-    assert told.why == ("nothing was trained: channel sdpo: none of 2 hints helps the base model",)
+    assert told.why == (f"nothing was trained: {tried[-1]}",)
+    assert (
+        told.notes[-2:]
+        == (
+            *(f"channel {name} has no row tonight and is off" for name in ("sdpo", "dpo")),
+            f"{tried[0]}; the channel is off tonight",
+        )[-2:]
+    )
+    assert len(tried) == 2, "grpo, then sft alone"
     write_dataset(here.lake, days(ONE, TWO))
     assert (here.night(TWO).outcome, last_trained(here)) == ("promoted", {ONE, TWO})
     unknown = RECIPE.model_copy(update={"trainer": "none"})

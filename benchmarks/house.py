@@ -32,14 +32,14 @@ REASONS = {
 }
 #: Name of a figure: its value at c0d64a3, before the merge, and its limit.
 LIMITS: dict[str, tuple[float, float]] = {
-    "product lines": (82_662, 78_400),
-    "product files": (677, 299),
+    "product lines": (82_662, 81_100),
+    "product files": (677, 312),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),
     "modules of the trip": (191, 102),  # each source is asked whose a file is
     "hand-overs of the trip": (
         450,
-        301,
+        303,
     ),  # two less where no drawn id looks like one with check digits
     "small modules with one importer": (79, 0),
     "circles of imports": (0, 0),

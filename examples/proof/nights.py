@@ -100,7 +100,7 @@ DATA, RUNS, TOLD, NOISE_FILE, SPENT = (
     "data", "runs", "told.jsonl", "noise.json", "cpu_seconds",
 )  # fmt: skip
 #: Noise on weights, in standard deviations of their tensor: about a tenth of the answers change.
-SIGMA = 0.5
+SIGMA = 0.45
 MONTHS = 10_000
 
 Kind = Literal["usual", "poisoned", "no data", "wrong majority"]

@@ -324,7 +324,8 @@ def page(found: Summary) -> str:
     parts = [
         "# Thirty nights, measured",
         f"`make proof-nights`: {NIGHTS} nights on the small world of [the proof](proof.md),"
-        f" {found.seeds} seeds, {found.states['hard']} sessions that are in no night"
+        f" {found.seeds} seed{'s' * (found.seeds > 1)}, {found.states['hard']} sessions that are in no"
+        " night"
         f" ({', '.join(f'{n} {kind}' for kind, n in found.states.items())} states);"
         f" {found.cpu_seconds / 60:.0f} CPU minutes. {world} {len(reached)} of the"
         f" {len(bars(found))} bars are reached.",
@@ -410,19 +411,26 @@ def page(found: Summary) -> str:
 
 
 _STREAM = f"""\
-* Each night has {nights.SESSIONS} sessions, {nights.HELD_OUT:.0%} of their groups (those with one
-  first prompt) held out. Every {PHASE} nights the mistakes are of another kind, which the model
-  makes until it is trained, and never come again. At {nights.SHARED} % of the mistakes all teachers
-  are wrong in the same way.
-* Night {nights.POISONED} is *poisoned*: whatever a step asks for, a check alone works in its log,
-  and teachers do that. Night {nights.EMPTY} has no session. At night {nights.MAJORITY}, the *wrong
-  majority*, all teachers are wrong in the same way at every mistake; what the agent did later is
-  right.
+* Each night has {nights.SESSIONS} sessions; {nights.HELD_OUT:.0%} of the groups with one first
+  prompt are held out. Every {PHASE} nights the mistakes are of another kind, which the model
+  makes until it is trained, and no kind comes again. At {nights.SHARED} % of the mistakes all
+  teachers are wrong in the same way. Teachers are asked about all mistakes, and about half of the
+  other states.
+* Night {nights.MAJORITY} is the *wrong majority*: all teachers are wrong in the same way at every
+  mistake, and what the agent did later is right. It is the last night of its kind of mistakes, so
+  that no later night repairs what it teaches; that favours the gates. Night {nights.POISONED} is
+  *poisoned*: whatever a step asks for, a check alone works in its log, and teachers do that.
+  Night {nights.EMPTY} has no session.
 * The data are those of the product: ingest, replay from simulated teachers, hints, pairs,
-  normalisation, dataset. Each night is one `run_night` with the shipped rules, and trains
-  {nights.STEPS} steps of the shipped terms from the current version.
-* *No gate* trains on the night's rows alone, and promotes every model. *Gates* is what `run_night`
-  decides, without old rows; *gates and old rows* is what is shipped."""
+  normalisation, dataset. Each night is one `run_night` with the shipped rules, which trains
+  {nights.STEPS} steps of the shipped terms at {nights.RATE:g} from the current version. Training
+  and measuring run in the same process, and tables that are the same every night are read once.
+* *No gate* trains on the night's rows alone, and promotes every model. *Gates* is what
+  `run_night` decides, without old rows; *gates and old rows* is what is shipped.
+* Stream, steps and rate were chosen on development sessions. At the rate of the proof (4e-4), in
+  a stream whose old mistakes came back now and then, the model without gates learnt faster than
+  the one with gates, and kept nearly all easy and recovery states in the eight nights that were
+  looked at, but for the poisoned one: where training does no harm, gates cost time."""
 _NOISE = f"""\
 Candidates that are no better than their parent: the last model of *gates and old rows* with
 Gaussian noise on its weights ({nights.SIGMA} standard deviations of each tensor), tested as at the

@@ -1,9 +1,11 @@
 """The stream of thirty nights: what its sessions hold, and that a killed run goes on."""
 
+import msgspec
 import pytest
 
 from composer_pipeline.nights import night
 from examples.proof import nights
+from examples.proof import nights_report as report
 from examples.proof.nights import EMPTY, MAJORITY, NIGHTS, PHASE, POISONED, planned, recorded
 from examples.proof.toolworld.world import BUGS, World, for_training
 
@@ -92,3 +94,22 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(short, tmp_path, monkeyp
     assert days == ["2026-11-01", "2026-11-02", "2026-11-02"]
     assert [each.current for each in told] == [0, 1, 2]  # promoted, whatever gates say
     assert all(len(each.right) == len(states) for each in told)
+
+
+def test_the_page_and_its_pictures_are_those_of_the_recorded_run():
+    found = report.read_summary(report.RECORDED)
+    assert (report.DOCS / report.PAGE).read_text(encoding="utf-8") == report.page(found)
+    for name, svg in report.pictures(found).items():
+        assert (report.DOCS / report.PICTURES / name).read_text(encoding="utf-8") == svg
+
+
+def test_a_bar_that_is_missed_is_said_to_be_missed():
+    found = report.read_summary(report.RECORDED)
+    sorts = {"good": report.Decisions(10, 7, {"not better: hard": 3})}
+    worse = msgspec.structs.replace(
+        found, decisions={**found.decisions, "buffer": found.decisions["buffer"] | sorts}
+    )
+    assert {name: ok for name, _, ok in report.bars(worse)}[
+        "gates and old rows: good nights promoted in 80%"
+    ] is False
+    assert "7 of 10 (70%) | **no**" in report.page(worse)

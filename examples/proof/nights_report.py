@@ -324,8 +324,8 @@ def page(found: Summary) -> str:
     parts = [
         "# Thirty nights, measured",
         f"`make proof-nights`: {NIGHTS} nights on the small world of [the proof](proof.md),"
-        f" {found.seeds} seed{'s' * (found.seeds > 1)}, {found.states['hard']} sessions that are in no"
-        " night"
+        f" {found.seeds} seed{'s' * (found.seeds > 1)}, {found.states['hard']} sessions that are"
+        " in no night"
         f" ({', '.join(f'{n} {kind}' for kind, n in found.states.items())} states);"
         f" {found.cpu_seconds / 60:.0f} CPU minutes. {world} {len(reached)} of the"
         f" {len(bars(found))} bars are reached.",

@@ -247,6 +247,10 @@ def recipe_of_nights(seed: int) -> TrainingRecipe:
     )  # fmt: skip
 
 
+#: Of a night whose hints all help the current model no more.
+_NO_HINT = "channel sdpo: none of "
+
+
 class Learner:
     """Trains and measures in this process, with the parts that the product's processes run."""
 
@@ -255,10 +259,22 @@ class Learner:
         self._rows: dict[str, Row] = {}
 
     def train(self, data: Lake, recipe: TrainingRecipe) -> tuple[Path, dict[str, float]]:
-        """Train a recipe on a dataset; return the folder of the weights and its last numbers."""
+        """Train a recipe on a dataset; return the folder of the weights and its last numbers.
+
+        A night whose hints do not help the current model goes on without SDPO.
+        """
         run_dir = self.folder / recipe.name
         shutil.rmtree(run_dir, ignore_errors=True)  # of a night that was killed
-        trained = train_arm(data, recipe, run_dir)
+        try:
+            trained = train_arm(data, recipe, run_dir)
+        except InputError as error:
+            if not str(error).startswith(_NO_HINT):
+                raise
+            print(f"{run_dir}: without the channel: {error}", flush=True)
+            off = recipe.channels.sdpo.model_copy(update={"weight": 0})
+            channels = recipe.channels.model_copy(update={"sdpo": off})
+            shutil.rmtree(run_dir)
+            trained = train_arm(data, recipe.model_copy(update={"channels": channels}), run_dir)
         trained.model.save_pretrained(str(run_dir / "model"))
         load_tokenizer(recipe.model).save_pretrained(str(run_dir / "model"))
         shutil.rmtree(run_dir / "data")

@@ -35,7 +35,7 @@ proof: $(STAMP) ## arms of the loss on a small world whose test is drawn at the 
 	$(BIN)/python -m examples.proof.run $(PROOF_ARGS)
 
 proof-nights: $(STAMP) ## thirty nights on the small world with mistakes that drift, a poisoned night and others, with and without gates (PROOF_ARGS=--development: for choosing; about an hour on two cores)
-	$(BIN)/python -m examples.proof.nights $(PROOF_ARGS)
+	$(BIN)/python -m examples.proof.nights_report $(PROOF_ARGS)
 
 # In a folder of its own: its pins of other packages are not ours.
 GYM := build/reasoning-gym

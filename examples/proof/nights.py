@@ -1,7 +1,4 @@
-"""``make proof-nights``: thirty nights on the small world, with and without gates.
-
-    python -m examples.proof.nights                # five seeds, drawn when a run starts
-    python -m examples.proof.nights --development  # for choosing: known sessions, kept apart
+"""Thirty nights on the small world, with and without gates: what ``make proof-nights`` runs.
 
 Each phase of five nights has mistakes of another kind, in an order that the seed draws. One night
 has no session; at one the log and the teachers agree on what is wrong (*poisoned*); at one all
@@ -11,14 +8,12 @@ without and with old rows (``gate``, ``buffer``).
 
 Below ``--out``: ``test.json`` (what was drawn), ``data/<seed>`` (session files and a lake, made
 once), ``runs/<seed>/<arm>`` (the arm's lake, models and ``told.jsonl``: what each night did),
-``runs/<seed>/noise.json``, and ``nights.json``, from which ``nights_report`` writes the page. A run
-that was killed goes on where it stopped.
+``runs/<seed>/noise.json``, and ``nights.json``, which ``nights_report`` writes. A run that was
+killed goes on where it stopped.
 """
 
-import argparse
 import gc
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,8 +58,7 @@ from composer_pipeline.training.chat_template import AnswerReader
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.recipe import TrainingRecipe
 from examples.proof.arms import recipe_of
-from examples.proof.report import TEST
-from examples.proof.run import drawn, windows_of
+from examples.proof.run import windows_of
 from examples.proof.toolworld.pipeline import CEILING, loopback
 from examples.proof.toolworld.student import base_dir
 from examples.proof.toolworld.world import (
@@ -498,28 +492,6 @@ def simulated(changed: int, months: int = MONTHS) -> float:
     return promoted / months
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the streams and write ``nights.json``; exit 2 for bad input, 1 when a night fails."""
-    parser = argparse.ArgumentParser(prog="make proof-nights", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("proof-nights"))
-    parser.add_argument("--development", action="store_true", help="known sessions, for choosing")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many ({SEEDS})")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    options = parser.parse_args(argv)
-    out: Path = options.out
-    try:
-        test, states = drawn(out / TEST, TEST_SESSIONS, development=options.development)
-        seeds = [test.seed + k for k in range(1, options.seeds + 1)]
-        in_processes(out, seeds, states, options.jobs)
-        from examples.proof.nights_report import write_summary  # which reads this module
-
-        write_summary(out, seeds, test, states)
-    except ComposerError as error:
-        sys.stderr.write(f"proof-nights: {error}\n")
-        return 2 if isinstance(error, InputError) else 1
-    return 0
-
-
 def in_processes(
     out: Path, seeds: Sequence[int], states: Sequence[EvaluationState], jobs: int
 ) -> None:
@@ -545,7 +517,3 @@ def in_processes(
             raise ComposerError(f"a process was ended; start it again: {error}") from error
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,8 @@
-"""What ``make proof-nights`` found: ``nights.json``, and from it tables and pictures.
+"""``make proof-nights``: runs the streams of ``nights``, and tells what they found.
 
-    python -m examples.proof.nights_report proof-nights  # writes nights.json of a finished run
-    python -m examples.proof.nights_report --page        # docs/nights-measured.md and its pictures
+    python -m examples.proof.nights_report                # five seeds, drawn when a run starts
+    python -m examples.proof.nights_report --development  # for choosing: known sessions
+    python -m examples.proof.nights_report --page         # docs/nights-measured.md from the record
 
 Every sentence of the page that says that something holds is chosen by the figures.
 """
@@ -18,14 +19,14 @@ import msgspec
 import numpy as np
 
 from composer_pipeline.charts import lines
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.files import replace
 from composer_pipeline.markdown import table
 from examples.proof import nights
 from examples.proof.nights import ARMS, NIGHTS, PHASE, RUNS, Tested, Told, planned, read_told
-from examples.proof.report import COMMITTED
-from examples.proof.run import Test
+from examples.proof.report import COMMITTED, TEST
+from examples.proof.run import Test, drawn
 from examples.proof.statistics import Estimate, estimate
 
 SUMMARY = "nights.json"
@@ -467,11 +468,20 @@ def pictures(found: Summary) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page and its pictures from the recorded run, or print that of a folder."""
-    parser = argparse.ArgumentParser(prog="python -m examples.proof.nights_report")
-    parser.add_argument("out", type=Path, nargs="?", default=Path("proof-nights"))
+    """Run the streams and write ``nights.json``, or write the page from the recorded run.
+
+    Exit 2 for bad input, 1 when a night fails.
+    """
+    parser = argparse.ArgumentParser(prog="make proof-nights", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("proof-nights"))
+    parser.add_argument("--development", action="store_true", help="known sessions, for choosing")
+    parser.add_argument(
+        "--seeds", type=int, default=nights.SEEDS, help=f"how many ({nights.SEEDS})"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--page", action="store_true", help="write docs/nights-measured.md")
     options = parser.parse_args(argv)
+    out: Path = options.out
     try:
         if options.page:
             found = read_summary(RECORDED)
@@ -479,10 +489,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name, svg in pictures(found).items():
                 replace(DOCS / PICTURES / name, svg)
         else:
-            sys.stdout.write(page(read_summary(options.out / SUMMARY)))
-    except InputError as error:
-        sys.stderr.write(f"nights_report: {error}\n")
-        return 2
+            test, states = drawn(out / TEST, nights.TEST_SESSIONS, development=options.development)
+            seeds = [test.seed + k for k in range(1, options.seeds + 1)]
+            nights.in_processes(out, seeds, states, options.jobs)
+            write_summary(out, seeds, test, states)
+    except ComposerError as error:
+        sys.stderr.write(f"proof-nights: {error}\n")
+        return 2 if isinstance(error, InputError) else 1
     return 0
 
 

@@ -54,7 +54,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         Of few sessions one that answers otherwise by chance is more than the margin.
         """
         change = self.difference
-        if change is None or change.high is None or self.p is not None:
+        if self.passed or change is None or change.high is None or self.p is not None:
             return False
         many = change.sessions >= needed(self.limit)
         return change.high < 0 or (many and change.mean < -self.limit)

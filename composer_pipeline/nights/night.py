@@ -33,6 +33,7 @@ from composer_pipeline.money import to_usd
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.anchors import (
     DRAWN,
+    GAINS,
     OWN,
     Anchor,
     add_gains,
@@ -611,7 +612,8 @@ def _gates(
     found = [better(after, _values(hard, before), level=rules.gate.level)]
     unknown = []
     for kind, some in sorted(anchors.items()):
-        gate = not_worse(kind, after, references(some), rules.anchors.margin)
+        margin = rules.anchors.gains_margin if kind == GAINS else rules.anchors.margin
+        gate = not_worse(kind, after, references(some), margin)
         if gate is not None:
             found.append(gate)
         elif some:

@@ -35,6 +35,9 @@ class Buffer(_Model):
 class Anchors(_Model):
     """The frozen states on which no model may be worse, by more than ``margin``, than before.
 
+    Of gains, the mistakes that earlier nights mended, ``gains_margin`` may be lost: their reference
+    is a model that was promoted for them, so that one as good has fewer right.
+
     Each kind has at most ``states``, of which a session gives at most ``per_session``. It grows
     with the held-out sessions of promoted nights until it is full, and is drawn anew when its
     oldest state is ``refresh_days`` old.
@@ -44,6 +47,7 @@ class Anchors(_Model):
     per_session: Count = 3
     refresh_days: Count = 30
     margin: Part = 0.05
+    gains_margin: Part = 0.1
 
 
 class GateRules(_Model):

@@ -5,8 +5,8 @@ on when it is run again, and the next night makes good what it left: a version i
 whole story before the pointer moves, so that everything after can be repeated.
 
 What becomes of a night's states follows from its outcome. *promoted*: they are the replay buffer of
-later nights. *not better*: they are new again. *worse* and *held*: they are set aside, are neither
-trained nor measured on, and leave only by ``accept``.
+later nights. *not better*: they are new again, or old if nothing was learnt from them. *worse* and
+*held*: they are set aside, are neither trained nor measured on, and leave only by ``accept``.
 """
 
 import re
@@ -108,6 +108,15 @@ class Night(Report, msgspec.Struct, kw_only=True):
     notes: tuple[str, ...] = ()
     accepted: bool = False
 
+    @property
+    def idle(self) -> bool:
+        """True if nothing was learnt: no better on the mean, and no anchor was in the way."""
+        if self.outcome != "not better" or not self.gates:
+            return False
+        change = self.gates[0].difference
+        calm = all(gate.passed for gate in self.gates[1:])
+        return calm and change is not None and change.mean <= 0
+
 
 class Learner(Protocol):
     """Trains and measures models; ``nights.learner`` has the one that starts processes."""
@@ -163,6 +172,8 @@ class History:
     aside_sessions: set[str] = field(default_factory=set)
     #: Of nights since the last promoted one that were not better: new again, and usual.
     pending: set[str] = field(default_factory=set)
+    #: Of nights that learnt nothing: old and usual, but no anchors are drawn from them.
+    idle: set[str] = field(default_factory=set)
     #: Outcome of the last night that trained.
     last: str = ""
     #: Sessions that any model was trained on: a later build may move one to the held-out ones.
@@ -199,6 +210,9 @@ def history(lake: Lake, before: str) -> History:
         elif night.outcome in ASIDE or night.version in left:
             found.aside |= states
             found.aside_sessions |= {r["session_id"] for r in rows if r["split"] == VALIDATION}
+        elif night.idle:
+            found.idle |= states
+            found.pending = set()
         else:
             found.pending = states
     return found
@@ -243,16 +257,17 @@ def plan_night(lake: Lake, night: str, rules: NightRules) -> NightPlan:
     if not build_id(lake):
         raise InputError(f"lake {lake.url} has no dataset; run dataset first")
     states, known = dataset_states(lake, night), history(lake, night)
-    fresh = {name: row for name, row in states.items() if name not in known.accepted | known.aside}
+    old_ones = known.accepted | known.idle
+    fresh = {name: row for name, row in states.items() if name not in old_ones | known.aside}
     frozen = {a.state.session_id for some in read_anchors(lake).values() for a in some}
     train = [r for r in states.values() if r.split == TRAIN and r.session_id not in frozen]
     new, old = mix(
         [row for row in train if row.state_id in fresh],
-        [row for row in train if row.state_id in known.accepted],
+        [row for row in train if row.state_id in old_ones],
         night,
         rules.buffer,
     )
-    usual = known.accepted | known.released | known.pending
+    usual = old_ones | known.released | known.pending
     tonight, before = facts_of(lake, states, fresh.keys() - usual, usual)
     return NightPlan(night, known, states, fresh, new, old, judge(tonight, before, rules.canaries))
 

@@ -9,6 +9,7 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.nights import model_registry as registry
+from composer_pipeline.nights.anchors import read_anchors
 from composer_pipeline.nights.night import accept, history, nights
 from composer_pipeline.nights.rules import Anchors, NightRules
 from composer_pipeline.testing.training import call
@@ -64,7 +65,8 @@ def test_promoted_nights_are_the_buffer_of_later_ones(tmp_path: Path) -> None:
 
 def test_what_was_not_better_is_new_again_once_there_is_something_new(tmp_path: Path) -> None:
     here = house(tmp_path, days(ONE))
-    here.learner.answers["night-" + ONE] = base
+    one = f"{ONE}-validation-0"
+    here.learner.answers["night-" + ONE] = lambda s: base(s) or s.session_id == one
     assert here.night(ONE).outcome == "not better"
     began = time.process_time()
     nothing = here.night(TWO)
@@ -100,6 +102,20 @@ def test_what_made_it_worse_never_comes_back_unless_accepted(tmp_path: Path) -> 
     assert accept(here.lake, TWO).accepted
     fourth = here.night(FOUR)
     assert (fourth.rows["new"], last_trained(here)) == (18, {ONE, TWO, THREE})
+
+
+def test_a_night_that_learnt_nothing_leaves_old_rows_and_no_anchors(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    here.learner.answers |= {f"night-{day}": learned(ONE) for day in (TWO, THREE)}
+    write_dataset(here.lake, days(ONE, TWO))
+    second = here.night(TWO)
+    assert (second.outcome, second.idle) == ("not better", True)
+    write_dataset(here.lake, days(ONE, TWO, THREE))
+    third = here.night(THREE)
+    assert (third.rows["new"], third.rows["old"]) == (18, 18)
+    frozen = {a.state.session_id[:10] for some in read_anchors(here.lake).values() for a in some}
+    assert frozen == {ONE}
 
 
 def test_rows_that_cannot_be_trained_on_are_new_again(
@@ -140,7 +156,8 @@ def test_a_second_worse_night_sets_aside_the_earlier_states_that_both_trained_on
 ) -> None:
     here = house(tmp_path, days(ONE))
     here.night(ONE)
-    here.learner.answers |= {f"night-{TWO}": learned(ONE)}
+    knows, one = learned(ONE), f"{TWO}-validation-0"
+    here.learner.answers |= {f"night-{TWO}": lambda s: knows(s) or s.session_id == one}
     here.learner.answers |= {f"night-{day}": spoiled for day in (THREE, FOUR)}
     for day, outcome, aside in (
         (TWO, "not better", {TWO}), (THREE, "worse", {THREE}), (FOUR, "worse", {TWO, FOUR}),

@@ -61,7 +61,7 @@ def tonights_model(
     stays, the checks say why, and `alerts` reports it. A dry run is recorded as an observation.
     """
     from composer_pipeline.nights.learner import ProcessLearner
-    from composer_pipeline.nights.model_registry import current, publish_versions
+    from composer_pipeline.nights.model_registry import publish_versions
     from composer_pipeline.nights.night import ASIDE, run_night
     from composer_pipeline.nights.page import write_page
     from composer_pipeline.nights.rules import NightRules
@@ -87,7 +87,7 @@ def tonights_model(
         return
     file = dg.MetadataValue.path(write_page(store, story))
     yield dg.MaterializeResult(metadata={**page, "file": file})
-    if publication.models and current(store):
+    if publication.models:
         publish_versions(store, publication.models, allow_simulated=publication.simulated)
 
 

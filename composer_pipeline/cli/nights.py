@@ -96,9 +96,9 @@ def night(
 
 def _publish(lake: Lake, settings: Settings) -> None:
     """Let the model repository of the settings, if there is one, follow the current version."""
-    from composer_pipeline.nights.model_registry import current, publish_versions
+    from composer_pipeline.nights.model_registry import publish_versions
 
-    if settings.model_repo and current(lake):
+    if settings.model_repo:
         simulated = settings.publish_simulated
         for number in publish_versions(lake, settings.model_repo, allow_simulated=simulated):
             err.print(f"version {number} is at {settings.model_repo}", highlight=False)

@@ -11,7 +11,7 @@ each night could lose a little.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import ceil, log
 
 import msgspec
@@ -69,6 +69,11 @@ def differences(one: Mapping[str, float], other: Values) -> Values:
     }
 
 
+def mean_of(values: Values, states: Collection[str]) -> float:
+    """Return the mean of the values of some states."""
+    return sum(values[state][1] for state in states) / len(states)
+
+
 def p_better(values: Values) -> float:
     """Return the one-sided p of a mean above 0, by flipping the signs of whole sessions."""
     import numpy as np  # comes with the extra `train`; importing this module must not need it
@@ -103,7 +108,7 @@ def better(candidate: Mapping[str, float], parent: Values, *, level: float) -> G
         f"{found.mean:+.1%} right actions on held-out mistakes ({found.states} states of"
         f" {found.sessions} sessions), p {p:.2g}; {level:.2g} is asked"
     )
-    before = sum(parent[state][1] for state in both) / len(both)
+    before = mean_of(parent, both)
     return Gate(
         name="hard", passed=passed, why=why, limit=level, before=before,
         after=before + found.mean, difference=found, p=p,
@@ -134,7 +139,7 @@ def not_worse(
         f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more}); no more"
         f" than {margin:.0%} may be lost"
     )
-    before = sum(reference[state][1] for state in both) / len(both)
+    before = mean_of(reference, both)
     return Gate(
         name=name, passed=found.mean >= -margin if few else found.low >= -margin, why=why,
         limit=margin, before=before, after=before + found.mean, difference=found,

@@ -217,6 +217,8 @@ def publish_versions(lake: Lake, repo: str, *, allow_simulated: bool = False) ->
     Raises:
         InputError, PublishRefused, ComposerError: as ``publishing.publish.publish_model``.
     """
+    if current(lake) is None:
+        return []
     found = report(lake)
     every: dict[str, _Published] = {}
     if lake.exists(PUBLISHED):

@@ -46,7 +46,7 @@ from composer_pipeline.nights.anchors import (
 )
 from composer_pipeline.nights.buffer import StateRow, dataset_states, mix, write_mix
 from composer_pipeline.nights.canaries import Canary, facts_of, judge
-from composer_pipeline.nights.gates import Gate, Values, better, differences, not_worse
+from composer_pipeline.nights.gates import Gate, Values, better, differences, mean_of, not_worse
 from composer_pipeline.nights.model_registry import ModelVersion
 from composer_pipeline.nights.rules import NightRules
 from composer_pipeline.reports import Progress, Report
@@ -353,13 +353,27 @@ def settle(lake: Lake, rules: NightRules) -> None:
             _finish(lake, version, rules)
 
 
-def hard_states(lake: Lake, night: str, rules: NightRules, known: History) -> list[EvaluationState]:
+def held_out(lake: Lake, rows: Mapping[str, StateRow], known: History) -> list[EvaluationState]:
+    """Return the states of the validation split that may be measured: the right action is known.
+
+    ``rows`` are those of the dataset up to the night.
+    """
+    every = rows.values()
+    sessions = {row.session_id for row in every if row.split == VALIDATION} - known.barred
+    if not sessions:
+        return []
+    return [state for state in select_states(lake, VALIDATION) if state.session_id in sessions]
+
+
+def hard_states(
+    states: Iterable[EvaluationState], rows: Mapping[str, StateRow], night: str, rules: NightRules
+) -> list[EvaluationState]:
     """Return the held-out mistakes of the last days, the newest first where there are too many."""
     first = str(date.fromisoformat(night) - timedelta(days=rules.gate.window_days - 1))
-    days = {name: row.day for name, row in dataset_states(lake, night).items()}
+    days = {name: row.day for name, row in rows.items()}
     found = [
         state
-        for state in _held_out(lake, night, known)
+        for state in states
         if state.kind.startswith("hard") and days.get(state.state_id, "") >= first
     ]
     found.sort(key=lambda state: (days[state.state_id], draw(state.state_id)), reverse=True)
@@ -378,9 +392,10 @@ def _trained(
     recipe, story.notes = _of_tonight(recipe, parent, target, night)
     with clock.of("anchors"):
         _, prompts = training_content(lake)
-        _refresh(lake, recipe, learner, parent, plan, rules, prompts)
+        states = held_out(lake, plan.states, plan.history)
+        _refresh(lake, recipe, learner, parent, plan, rules, states, prompts)
         anchors = _apart(lake, target, parent, plan.history)
-        hard = _unlike(hard_states(lake, night, rules, plan.history), prompts)
+        hard = _unlike(hard_states(states, plan.states, night, rules), prompts)
     with clock.of("training"):
         try:
             weights, numbers = _train(learner, target, recipe, story)
@@ -389,18 +404,18 @@ def _trained(
             _close(lake, story, plan)
             return story
     story.run_dir, story.losses = str(weights.parent), _losses(numbers)
-    states = {state.state_id: state for state in hard}
-    states |= {a.state.state_id: a.state for some in anchors.values() for a in some}
+    measured = {state.state_id: state for state in hard}
+    measured |= {a.state.state_id: a.state for some in anchors.values() for a in some}
     with clock.of("measuring"):
-        before = _measured(recipe, learner, parent, states)
-        after = learner.measure(recipe, str(weights), [*states.values()])
+        before = _measured(recipe, learner, parent, measured)
+        after = learner.measure(recipe, str(weights), [*measured.values()])
     gates, unknown = _gates(after, before, anchors, hard, rules)
     story.gates, story.notes = tuple(gates), (*story.notes, *unknown)
     story.moved = _moved(after, before, anchors, hard)
     story.outcome = _outcome(gates)
     story.why = tuple(gate.why for gate in gates if not gate.passed) or (gates[0].why,)
     _write_rows(lake, plan, story.outcome)
-    version = _version(lake, story, recipe, parent, weights, after, states)
+    version = _version(lake, story, recipe, parent, weights, after, measured)
     return _finish(lake, registry.add(lake, version), rules)
 
 
@@ -409,7 +424,9 @@ def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
     story: Night = msgspec.convert(version.story, Night)
     story.version = version.number
     if version.decision == "promoted":
-        hard = hard_states(lake, story.night, rules, history(lake, story.night))
+        rows = dataset_states(lake, story.night)
+        states = held_out(lake, rows, history(lake, story.night))
+        hard = hard_states(states, rows, story.night, rules)
         values = _known(version, version.window, hard)
         gains = [
             Anchor(state, story.night, version.number, values[state.state_id])
@@ -506,18 +523,9 @@ def _train(
             recipe = _without(recipe, [unusable[1]])
 
 
-def _held_out(lake: Lake, night: str, known: History) -> list[EvaluationState]:
-    """Return the states of the validation split that may be measured: the right action is known."""
-    rows = dataset_states(lake, night).values()
-    sessions = {row.session_id for row in rows if row.split == VALIDATION} - known.barred
-    if not sessions:
-        return []
-    return [state for state in select_states(lake, VALIDATION) if state.session_id in sessions]
-
-
 def _refresh(
     lake: Lake, recipe: TrainingRecipe, learner: Learner, parent: ModelVersion, plan: NightPlan,
-    rules: NightRules, prompts: Collection[str],
+    rules: NightRules, states: Iterable[EvaluationState], prompts: Collection[str],
 ) -> None:  # fmt: skip
     """Fill the kinds of anchors up, and draw anew those that are too old.
 
@@ -529,7 +537,7 @@ def _refresh(
     usual = known.accepted or {row.state_id for row in rows}
     sessions = {row.session_id for row in rows if row.state_id in usual} - known.barred
     by_kind: dict[str, list[EvaluationState]] = {kind: [] for kind in DRAWN}
-    for state in _held_out(lake, plan.night, known):
+    for state in states:
         by_kind.setdefault(state.kind, []).append(state)
     by_kind[OWN] = [s for s in own_successes(lake) if s.state_id in plan.states]
     kept = {
@@ -655,7 +663,7 @@ def _moved(
         both = differences(after, parent)
         change = estimate(both, ends=(-1, 1))
         if change is not None:
-            was = sum(parent[name][1] for name in both) / len(both)
+            was = mean_of(parent, both)
             found[kind] = (was, was + change.mean, change)
     return found
 

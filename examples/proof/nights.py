@@ -32,7 +32,7 @@ import numpy as np
 
 from composer_pipeline.actions import Action
 from composer_pipeline.dataset.build import build_dataset
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.evaluation.judge import Judge
 from composer_pipeline.evaluation.measure import BATCH_LOGITS, BATCH_TOKENS, PromptedModel
 from composer_pipeline.evaluation.select_states import select_states, training_content
@@ -241,10 +241,6 @@ def recipe_of_nights(seed: int) -> TrainingRecipe:
     )  # fmt: skip
 
 
-#: Of a night whose hints all help the current model no more.
-_NO_HINT = "channel sdpo: none of "
-
-
 class Learner:
     """Trains and measures in this process, with the parts that the product's processes run."""
 
@@ -253,22 +249,10 @@ class Learner:
         self._rows: dict[str, Row] = {}
 
     def train(self, data: Lake, recipe: TrainingRecipe) -> tuple[Path, dict[str, float]]:
-        """Train a recipe on a dataset; return the folder of the weights and its last numbers.
-
-        A night whose hints do not help the current model goes on without SDPO.
-        """
+        """Train a recipe on a dataset; return the folder of the weights and its last numbers."""
         run_dir = self.folder / recipe.name
         shutil.rmtree(run_dir, ignore_errors=True)  # of a night that was killed
-        try:
-            trained = train_arm(data, recipe, run_dir)
-        except InputError as error:
-            if not str(error).startswith(_NO_HINT):
-                raise
-            print(f"{run_dir}: without the channel: {error}", flush=True)
-            off = recipe.channels.sdpo.model_copy(update={"weight": 0})
-            channels = recipe.channels.model_copy(update={"sdpo": off})
-            shutil.rmtree(run_dir)
-            trained = train_arm(data, recipe.model_copy(update={"channels": channels}), run_dir)
+        trained = train_arm(data, recipe, run_dir)
         trained.model.save_pretrained(str(run_dir / "model"))
         load_tokenizer(recipe.model).save_pretrained(str(run_dir / "model"))
         shutil.rmtree(run_dir / "data")
@@ -447,7 +431,9 @@ def run_noise(out: Path, seed: int) -> None:
         return
     lake, learner = Lake(str(folder / "buffer" / "lake")), Learner(folder)
     last, rules = planned(seed)[-1].day, ARMS["buffer"]
-    states = product.hard_states(lake, last, rules, product.history(lake, last))
+    rows = dataset_states(lake, last)
+    held_out = product.held_out(lake, rows, product.history(lake, last))
+    states = product.hard_states(held_out, rows, last, rules)
     pointer = registry.current(lake)
     weights = pointer.weights if pointer else ""
     random = torch.Generator().manual_seed(seed)

@@ -8,7 +8,8 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.anchors import GAINS, Anchor, drawn, read_anchors
-from composer_pipeline.nights.night import History, hard_states
+from composer_pipeline.nights.buffer import dataset_states
+from composer_pipeline.nights.night import History, hard_states, held_out
 from composer_pipeline.nights.rules import Anchors, GateRules, NightRules
 from composer_pipeline.testing.training import call
 from tests.fixtures.lake_states import write_session
@@ -121,10 +122,12 @@ def test_mistakes_are_of_the_last_days_the_newest_first(tmp_path: Path) -> None:
     names = [f"2026-11-{d:02d}" for d in range(2, 12)]
     here = house(tmp_path, days(*names, train=1, held=2))
     rules = GateRules(window_days=7)
-    found = hard_states(here.lake, names[8], NightRules(gate=rules), History())
+    rows = dataset_states(here.lake, names[8])
+    states = held_out(here.lake, rows, History())
+    found = hard_states(states, rows, names[8], NightRules(gate=rules))
     assert {s.session_id[:10] for s in found} == {*names[2:9]}
     assert {s.kind for s in found} == {"hard_covered"}
-    few = hard_states(here.lake, names[8], NightRules(gate=GateRules(states=3)), History())
+    few = hard_states(states, rows, names[8], NightRules(gate=GateRules(states=3)))
     assert few == found[:3]
     assert [s.session_id[:10] for s in few] == [names[8], names[8], names[7]]
 

@@ -426,8 +426,10 @@ _STREAM = f"""\
   normalisation, dataset. Each night is one `run_night` with the shipped rules, which trains
   {nights.STEPS} steps of the shipped terms at {nights.RATE:g} from the current version. Training
   and measuring run in the same process, and tables that are the same every night are read once.
-  A night whose hints no longer help the current model trains without SDPO; the product's own
-  training refuses such data.
+  A night whose hints no longer help the current model trains without SDPO.
+* Rules that changed since this record, and are not measured by it: gains may lose ten points in
+  place of five, a gate that passed counts as nothing lost, and rows of a night that learnt nothing
+  are old the next night.
 * *No gate* trains on the night's rows alone, and promotes every model. *Gates* is what
   `run_night` decides, without old rows; *gates and old rows* is what is shipped.
 * Stream, steps and rate were chosen on development sessions. At the rate of the proof (4e-4), in

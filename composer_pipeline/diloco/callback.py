@@ -7,7 +7,11 @@ the log is still at that place. The learning-rate schedule follows the round.
 """
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -15,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 
 from composer_pipeline.diloco.checkpoint import InnerCheckpoint, Part, bare, set_random_state
+from composer_pipeline.diloco.fragments import fragment_of
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.outer_optimizer import Tensors, master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica, SyncResult
@@ -37,9 +42,13 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def adopt(
-    model: torch.nn.Module, theta: Mapping[str, torch.Tensor], names: Iterable[str] | None = None
-) -> None:
-    """Copy ``theta``, or only ``names``, into the trained parameters, in their dtype and device."""
+    model: torch.nn.Module, theta: Mapping[str, torch.Tensor], names: Iterable[str] | None = None,
+    sent: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Copy ``theta``, or only ``names``, into the trained parameters, in their dtype and device.
+
+    Of those in ``sent``, which has them as they were sent, what training changed since is added.
+    """
     parameters = trainable(model)
     if odd := parameters.keys() ^ theta.keys():
         raise InputError(f"the DiLoCo state and the model differ in the parameter {min(odd)}")
@@ -52,7 +61,41 @@ def adopt(
     with torch.no_grad():
         for name in parameters if names is None else names:
             parameter = parameters[name]
-            parameter.copy_(theta[name].to(device=parameter.device, dtype=parameter.dtype))
+            new = theta[name].to(device=parameter.device, dtype=parameter.dtype)
+            if name in sent:  # in this order a state equal to what was sent changes nothing
+                new = parameter.float() + (new.float() - sent[name].to(parameter.device).float())
+            parameter.copy_(new)
+
+
+class _Sync(threading.Thread):
+    """A sync beside training, of the parameters ``sent``; ``tokens`` and ``work`` led to them."""
+
+    def __init__(
+        self, sync: Callable[[], SyncResult], sent: Tensors, tokens: int, work: Work
+    ) -> None:
+        super().__init__(name="diloco-sync", daemon=True)
+        self.sent, self.tokens, self.work = sent, tokens, work
+        self._sync = sync
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Sync, and keep what it returns or raises."""
+        try:
+            self._result = self._sync()
+        except BaseException as error:  # noqa: BLE001  raised again in the training thread
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what the sync raised, if it has ended."""
+        if self._error is not None:
+            raise self._error
+
+    def result(self) -> SyncResult:
+        """Wait for the sync and return its result."""
+        if self.is_alive():
+            self.join()
+        self.check()
+        return self._result
 
 
 class DiLoCoCallback(TrainerCallback):
@@ -92,7 +135,10 @@ class DiLoCoCallback(TrainerCallback):
         self.commits: list[dict[str, Any]] = []
         self._on_commit = on_commit
         self._parent = supervisor
-        self._inner, self._tokens_seen, self._diverged = 0, 0, 0
+        self._round, self._inner, self._tokens_seen, self._diverged = 1, 0, 0, 0
+        self._sync: _Sync | None = None
+        #: Whether the last optimizer step ended with other parameters than it had made.
+        self.moved = False
         self._steps, self._clock = spec.inner_steps, Stopwatch()
         self._start: Tensors = {}
         self._file: InnerCheckpoint | None = None
@@ -141,12 +187,28 @@ class DiLoCoCallback(TrainerCallback):
 
     def position(self) -> int:
         """Return the optimizer steps of the run behind this replica's parameters."""
-        return (self.replica.round - 1) * self.spec.inner_steps + self._inner
+        return (self._round - 1) * self.spec.inner_steps + self._inner
 
     @property
     def ends_round(self) -> bool:
         """Whether the current optimizer step is the last one of its round."""
         return self._inner + 1 >= self._steps
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether the current optimizer step ends a round, or takes the result of the last one."""
+        return self.ends_round or self._takes
+
+    @property
+    def _takes(self) -> bool:
+        return self._sync is not None and (
+            self.ends_round or self._inner + 1 >= self.spec.overlap_steps
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round is committed and taken."""
+        return self._sync is None and self.replica.finished
 
     # -- the Trainer's events --------------------------------------------------------------
 
@@ -163,9 +225,9 @@ class DiLoCoCallback(TrainerCallback):
             )
         self.replica.join(trainable(model))
         self._begin_round(model, kwargs.get("lr_scheduler"))
-        if not self.replica.finished and self._resume(state, kwargs):
+        if not self.finished and self._resume(state, kwargs):
             self._end_round(state, kwargs)
-        control.should_training_stop |= self.replica.finished
+        control.should_training_stop |= self.finished
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Restore a resumed replica's random state, which making batches has changed."""
@@ -176,27 +238,36 @@ class DiLoCoCallback(TrainerCallback):
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the round with this step where others wait; later hooks depend on it."""
-        if not self.replica.finished and self.replica.awaited():
+        if self._sync is None and not self.replica.finished and self.replica.awaited():
             self._steps = self._inner + 1
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count a step; at the round's end contribute, wait for the commit and start from it."""
+        """Count a step; at the round's end contribute, and start from the commit.
+
+        Without ``overlap_steps`` it is awaited, else it is taken after so many steps.
+        """
         self._require_supervisor()
         self._clock.lap()
-        ends = self.ends_round
-        self._inner += 1
-        if not self.replica.finished:
-            if ends:
+        ends, takes = self.ends_round, self._takes
+        self._inner, self.moved = self._inner + 1, False
+        if self._sync is not None:
+            self._sync.check()
+        if takes:
+            self._take(state, kwargs)
+        if self._sync is None and not self.finished:
+            if ends and self._inner:  # 0 where others have ended the round, and a later one begins
                 self._keep(state, kwargs, ended=True)
                 self._end_round(state, kwargs)
             elif self._file is not None and self._file.due(self._inner):
                 self._keep(state, kwargs, ended=False)
-        if self.replica.finished:
+        if self.finished:
             adopt(kwargs["model"], self.replica.state.theta)
-            control.should_training_stop = True
+            control.should_training_stop = self.moved = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the model with the newest committed parameters."""
+        if self._sync is not None:
+            self._take(state, kwargs)
         adopt(kwargs["model"], self.replica.state.theta)
         self.replica.close()
 
@@ -208,28 +279,55 @@ class DiLoCoCallback(TrainerCallback):
 
     def _end_round(self, state: Any, given: Mapping[str, Any]) -> None:
         """Contribute what the round has changed, and start over from its commit."""
-        model = given["model"]
+        local = trainable(given["model"])
         tokens = int(state.num_input_tokens_seen) - self._tokens_seen
         self._tokens_seen = int(state.num_input_tokens_seen)
-        delta = pseudo_gradient(self._start, trainable(model))
         work = Work(self._inner, self._clock.seconds())
-        result = self.replica.sync(delta, tokens=tokens, local=trainable(model), work=work)
-        self._begin_round(model, given.get("lr_scheduler"), result.changed)
-        self._report(result, tokens, work)
+        waits = not self.spec.overlap_steps or self._round >= self.spec.rounds
+        if not waits:
+            part = fragment_of(local, self.spec.fragments, self.spec.fragment(self._round))
+            local = {name: part[name].detach().to("cpu", copy=True) for name in part}
+        delta = pseudo_gradient(self._start, local)
+        sync = partial(self.replica.sync, delta, tokens=tokens, local=local, work=work)
+        self._sync = _Sync(sync, {} if waits else local, tokens, work)
+        if waits:
+            self._sync.run()
+            self._take(state, given)
+        else:
+            self._sync.start()
+            self._round, self._inner, self._clock = self._round + 1, 0, Stopwatch()
+            _align(given.get("lr_scheduler"), self.position())
+
+    def _take(self, state: Any, given: Mapping[str, Any]) -> None:
+        """Continue from the commit that the sync waits for, with what was trained meanwhile."""
+        sync, self._sync = self._sync, None
+        assert sync is not None
+        began = time.monotonic()
+        result = sync.result()
+        waited = time.monotonic() - began if sync.sent else result.wait_s
+        inner = self._inner if sync.sent and self.replica.round == self._round else 0
+        # What was trained on from a change that was rejected is left behind with it.
+        sent = {} if result.withheld or self.slot in result.commit.why else sync.sent
+        self._begin_round(given["model"], given.get("lr_scheduler"), result.changed, sent, inner)
+        self._report(result, sync, waited)
         self._heal(result.withheld, given.get("optimizer"))
 
     def _begin_round(
-        self, model: torch.nn.Module, scheduler: Any, names: Iterable[str] | None = None
-    ) -> None:
+        self, model: torch.nn.Module, scheduler: Any, names: Iterable[str] | None = None,
+        sent: Mapping[str, torch.Tensor] = MappingProxyType({}), inner: int = 0,
+    ) -> None:  # fmt: skip
         """Adopt the state, or some of its parameters: the others continue as trained."""
-        adopt(model, self.replica.state.theta, names)
+        theta, self.moved = self.replica.state.theta, True
+        adopt(model, theta, names, sent)
         # The parameters after rounding to their dtype: the delta must be what training changed,
         # not what a bf16 copy could not represent.
         parameters = trainable(model)
         for name in parameters if names is None else names:
-            self._start[name] = master(parameters[name])
-        self._inner, self._steps, self._clock = 0, self.replica.steps, Stopwatch()
-        _align(scheduler, (self.replica.round - 1) * self.spec.inner_steps)
+            self._start[name] = master(theta[name].to(parameters[name].dtype))
+        self._round, self._inner, self._steps = self.replica.round, inner, self.replica.steps
+        if not inner:
+            self._clock = Stopwatch()
+        _align(scheduler, self.position())
 
     def _heal(self, withheld: str, optimizer: Any) -> None:
         """Reset the inner optimizer, whose moments are not finite after such a round either."""
@@ -281,7 +379,7 @@ class DiLoCoCallback(TrainerCallback):
         self._file.on_event("resumed", {"round": self.replica.round, "inner": self._inner})
         return found.ended and not behind
 
-    def _report(self, result: SyncResult, tokens: int, work: Work) -> None:
+    def _report(self, result: SyncResult, sync: _Sync, waited: float) -> None:
         commit = result.commit
         info: dict[str, Any] = {
             "round": commit.round,
@@ -295,14 +393,15 @@ class DiLoCoCallback(TrainerCallback):
             "by": commit.by,
             "state_sha": commit.state_sha,
             "tokens": commit.tokens,
-            "steps": work.steps,
-            "local_tokens": tokens,
+            "steps": sync.work.steps,
+            "local_tokens": sync.tokens,
             "wasted_tokens": result.wasted_tokens,
             "withheld": result.withheld,
             "bytes_sent": result.bytes_sent,
             "delta_norm": result.norm,
             "update_norm": result.moved,
-            "wait_s": round(result.wait_s, 3),
+            "wait_s": round(waited, 3),
+            "sync_s": round(result.wait_s, 3),
         }
         self.commits.append(info)
         if self._on_commit is not None:

@@ -62,6 +62,9 @@ class DiLoCoRules(BaseModel):
     """Parts of the trained parameters, by layers and of about the same size, of which a round
     merges one, in turn: each is trained for `fragments` times `inner_steps` steps until its turn
     comes again, and a round's bytes shrink by that factor. The last round merges all."""
+    overlap_steps: int = Field(0, ge=0)
+    """Steps of the next round that a replica makes while its change travels and is merged; then it
+    takes the result and keeps what these steps changed. 0 waits. The last round always waits."""
     outer: Literal["fedavg", "nesterov"] | None = None
     """How their changes are merged: `fedavg` takes the mean, `nesterov` with momentum (0.4, 0.8);
     null: `nesterov` from 6 rounds of each fragment on, and `fedavg` for one replica."""
@@ -105,6 +108,14 @@ class DiLoCoRules(BaseModel):
     def _quorum_is_reachable(self) -> Self:
         if self.min_quorum > self.replicas:
             raise ValueError(f"min_quorum {self.min_quorum} exceeds replicas {self.replicas}")
+        return self
+
+    @model_validator(mode="after")
+    def _overlap_ends_in_the_round(self) -> Self:
+        if self.overlap_steps > self.inner_steps:
+            raise ValueError(
+                f"overlap_steps {self.overlap_steps} exceeds inner_steps {self.inner_steps}"
+            )
         return self
 
     @property

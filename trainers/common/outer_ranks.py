@@ -37,7 +37,7 @@ class OverRanks(TrainerCallback):
     def __init__(self, ranks: Ranks, inner: DiLoCoCallback | None) -> None:
         self._ranks, self._inner = ranks, inner
         self._whole: WholeParameters | None = None
-        self._round, self.position, self.ends_round = 1, 0, False
+        self.position, self.ends_round, self._exchanges = 0, False, False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Join on rank 0, and start all ranks from what it has adopted."""
@@ -52,15 +52,17 @@ class OverRanks(TrainerCallback):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Share whether the round ends with this step."""
         self._forward("on_optimizer_step", args, state, control, given)
-        self.ends_round = self._ranks.share(self._inner is not None and self._inner.ends_round)
+        mine = (False, False)
+        if self._inner is not None:
+            mine = self._inner.ends_round, self._inner.exchanges
+        self.ends_round, self._exchanges = self._ranks.share(mine)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """End the round on rank 0, and continue from what it has adopted."""
-        if self.ends_round:
+        if self._exchanges:
             self._gather(given["model"])
         self._forward("on_step_end", args, state, control, given)
-        replica = self._inner.replica if self._inner is not None else None
-        moved = replica is not None and (replica.round != self._round or replica.finished)
+        moved = self._inner is not None and self._inner.moved
         self._follow(state, control, given, moved=moved)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -103,7 +105,6 @@ class OverRanks(TrainerCallback):
         lead: dict[str, Any] = {}
         if self._inner is not None:
             lead = {
-                "round": self._inner.replica.round,
                 "position": self._inner.position(),
                 "stop": control.should_training_stop,
                 "moved": moved,
@@ -112,7 +113,7 @@ class OverRanks(TrainerCallback):
                 "empty": optimizer is not None and not optimizer.state,
             } | (self._begun(optimizer) if began else {})
         lead = self._ranks.share(lead)
-        self._round, self.position = lead["round"], lead["position"]
+        self.position = lead["position"]
         control.should_training_stop = lead["stop"]
         if not lead["moved"]:
             return

@@ -41,6 +41,8 @@ OUTERS = {
 }
 #: Bytes of text that training and measuring read.
 TRAIN_BYTES, HELD_BYTES = 4_000_000, 60_000
+#: Steps of the next round that are made while a change travels, and seeds that are compared.
+OVERLAPS, OVERLAP_SEEDS = (1, 5, 12, 25), 4
 #: Rank of the adapters.
 RANK = 4
 
@@ -188,6 +190,7 @@ class World:
         adapted: bool = False,
         inner: Callable[[Model, float], torch.optim.Optimizer] = adamw,
         fragments: int = 1,
+        overlap: int = 0,
         steps_a_round: int = H,
         sent: list[int] | None = None,
     ) -> Model:
@@ -200,6 +203,7 @@ class World:
         models = [self.model(adapted) for _ in range(replicas)]
         state = OuterState.initial(models[0].trained())
         left: dict[int, dict[str, torch.Tensor]] = {}
+        travels: dict[int, dict[str, torch.Tensor]] = {}
         optimizers = [inner(model, rate) for model in models]
         parts = dict(state.theta)
         for round_ in range(rounds):
@@ -209,9 +213,17 @@ class World:
                 if round_ in (lost or {}).get(slot, ()):
                     optimizers[slot] = inner(model, rate)
                     continue
-                copy({name: state.theta[name] for name in taken}, model)
                 span = range(round_ * steps_a_round, (round_ + 1) * steps_a_round)
-                steps(model, optimizers[slot], [self._batch(slot, s) for s in span])
+                batches = [self._batch(slot, s) for s in span]
+                was = travels.get(slot, {})
+                steps(model, optimizers[slot], batches[: overlap if was else 0])
+                own = model.trained()
+                for name in taken:
+                    new = state.theta[name]
+                    own[name].data = own[name].data + (new - was[name]) if was else new.clone()
+                steps(model, optimizers[slot], batches[overlap if was else 0 :])
+                if overlap:
+                    travels[slot] = {name: own[name].detach().clone() for name in parts}
                 delta: Mapping[str, torch.Tensor] = pseudo_gradient(parts, model.trained())
                 if slot in left:
                     delta = {name: tensor + left[slot][name] for name, tensor in delta.items()}
@@ -290,6 +302,7 @@ def measure(seed: int) -> list[Row]:
     for codec, bar in bars.items():
         coded = text.loss(world.diloco(rate, codec=codec))
         rows.append(Row(f"{codec} beside fp32", 100 * (coded / merged - 1), "%", bar))
+    rows += _overlap(seed, text, rate)
     rows += _muon(world)
     rows += _outer(world)
     plain = world.model()
@@ -301,6 +314,19 @@ def measure(seed: int) -> list[Row]:
     rows.append(Row("one replica beside the plain trainer, 4 rounds: largest difference", apart,
                     "", 0.0))  # fmt: skip
     return [*rows, *_adapters(world)]
+
+
+def _overlap(seed: int, text: Text, rate: float) -> list[Row]:
+    """Compare rounds whose changes travel while training goes on with rounds that wait."""
+    rows, worlds = [], [World(text, s) for s in range(seed, seed + OVERLAP_SEEDS)]
+    waiting = [text.loss(world.diloco(rate)) for world in worlds]
+    for overlap in OVERLAPS:
+        losses = [text.loss(world.diloco(rate, overlap=overlap)) for world in worlds]
+        gap = 100 * (sum(losses) / sum(waiting) - 1)
+        rows.append(
+            Row(f"{overlap} steps of overlap beside waiting, {len(worlds)} seeds", gap, "%", 0.3)
+        )
+    return rows
 
 
 def _muon(world: World) -> list[Row]:

@@ -39,7 +39,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import write_recipe
 from trainers.common.checkpoints import ChannelStates, earlier_state
 from trainers.common.gradients import DeadChannel
-from trainers.common.outer_log import AGREED, START, EventUploader
+from trainers.common.outer_log import AGREED, START, EventUploader, software
 from trainers.common.outer_ranks import OverRanks
 from trainers.common.policy import device_memory
 from trainers.common.ranks import Ranks
@@ -200,6 +200,9 @@ def train(
         callback = DiLoCoCallback.from_env(on_commit=lambda _, info: emit("commit", info))
         callback.replica.graceful_exit.install()
     replica = callback.replica
+    mine = replica.spec.model_copy(update={"software": software(recipe)})
+    if difference := replica.spec.difference(mine):
+        raise InputError(f"run {replica.log.run_id} in {replica.log.store.url}: {difference}")
     start = callback.start_round()
     ranks.share((run_dir, replica.slot, start))
     folder = run_dir / "replicas" / f"slot-{callback.slot}"

@@ -361,7 +361,7 @@ class DiLoCoCallback(TrainerCallback):
         optimizer = given.get("optimizer")
         behind = found.round < self.replica.round  # its round is committed: the moments are left
         counts = self._file.load(found, self.replica, optimizer)
-        offer = self.replica.log.contributions(found.round)[0].get(self.slot) if behind else None
+        offer = self.replica.log.contribution(found.round, self.slot) if behind else None
         withheld = offer.withheld if offer else ""
         if not withheld:
             kept = found.part("parameter")[0]

@@ -70,8 +70,12 @@ class HeartbeatSender:
 
     def ages(self) -> tuple[dict[int, float], dt.datetime]:
         """Return the seconds since each slot's last beat, and the store's present time."""
+        me = self.slot, self.attempt
         members = self.log.members()
-        now = members[self.slot, self.attempt]
+        if me not in members:  # removed, or not listed yet
+            self._beat()
+            members = self.log.members(f"members/{self.slot}/{self.attempt}.json")
+        now = members[me]
         ages: dict[int, float] = {}
         for (slot, _attempt), seen in members.items():
             age = (now - seen).total_seconds()

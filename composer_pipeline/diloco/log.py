@@ -174,7 +174,9 @@ class OuterLog:
 
     def __init__(self, store: ObjectStore, run_id: str) -> None:
         self.store, self.run_id = store, run_id
-        self._contributions: dict[str, Contribution] = {}
+        #: What listings have shown, because later ones may lack it.
+        self._members: set[str] = set()
+        self._contributions: dict[int, dict[int, tuple[Contribution, dt.datetime]]] = {}
 
     @classmethod
     def open(cls, url: str, run_id: str) -> "OuterLog":
@@ -214,13 +216,15 @@ class OuterLog:
         key = f"members/{heartbeat.slot}/{heartbeat.attempt}.json"
         self.store.put(key, msgspec.json.encode(heartbeat))
 
-    def members(self) -> dict[tuple[int, int], dt.datetime]:
+    def members(self, having: str = "") -> dict[tuple[int, int], dt.datetime]:
         """Return ``{(slot, attempt): time of its last heartbeat by the store's clock}``."""
-        found = {}
-        for entry in self.store.list("members"):
-            _, slot, name = entry.key.split("/")
-            found[int(slot), int(name.removesuffix(".json"))] = entry.last_modified
-        return found
+        found = {entry.key: entry.last_modified for entry in self.store.list("members", having)}
+        for key in self._members - found.keys():  # removed, or left out by this listing
+            if (when := self.store.modified(key)) is not None:
+                found[key] = when
+        self._members = set(found)
+        names = {key: key.removesuffix(".json").split("/")[1:] for key in found}
+        return {(int(names[key][0]), int(names[key][1])): when for key, when in found.items()}
 
     # -- contributions ---------------------------------------------------------------------
 
@@ -236,19 +240,23 @@ class OuterLog:
         key = f"rounds/{contribution.round}/contrib/{contribution.slot}.json"
         return self.store.create(key, msgspec.json.encode(contribution))
 
-    def contributions(self, round_: int) -> tuple[dict[int, Contribution], dt.datetime | None]:
+    def contribution(self, round_: int, slot: int) -> Contribution | None:
+        """Return what a slot offers for a round, or None; without a listing."""
+        key = f"rounds/{round_}/contrib/{slot}.json"
+        data = self.store.get(key)
+        return None if data is None else _decode(data, Contribution, key)
+
+    def contributions(
+        self, round_: int, having: str = ""
+    ) -> tuple[dict[int, Contribution], dt.datetime | None]:
         """Return the round's contributions by slot, and when the first of them was written."""
-        found, first = {}, None
-        for entry in self.store.list(f"rounds/{round_}/contrib"):
-            if entry.key not in self._contributions:
-                data = self.store.get(entry.key)
-                if data is None:
-                    continue
-                self._contributions[entry.key] = _decode(data, Contribution, entry.key)
-            contribution = self._contributions[entry.key]
-            found[contribution.slot] = contribution
-            first = entry.last_modified if first is None else min(first, entry.last_modified)
-        return found, first
+        known = self._contributions.setdefault(round_, {})
+        for entry in self.store.list(f"rounds/{round_}/contrib", having):
+            slot = int(entry.key.rpartition("/")[2].removesuffix(".json"))
+            if slot not in known and (offer := self.contribution(round_, slot)) is not None:
+                known[slot] = offer, entry.last_modified
+        first = min((when for _, when in known.values()), default=None)
+        return {slot: offer for slot, (offer, _) in known.items()}, first
 
     # -- commits and states ----------------------------------------------------------------
 
@@ -265,18 +273,21 @@ class OuterLog:
 
     def commits(self) -> list[Commit]:
         """Return all commits in the order of rounds, the initial state (round 0) included."""
-        rounds = self._committed()
-        if rounds != list(range(len(rounds))):
+        last = self.last_round()
+        found = [commit for r in range(last + 1) if (commit := self.commit(r)) is not None]
+        if len(found) <= last:
+            rounds = [commit.round for commit in found]
             raise OuterLogError(f"run {self.run_id} has commits for rounds {rounds}: some are lost")
-        return [commit for r in rounds if (commit := self.commit(r)) is not None]
+        return found
 
     def last_round(self) -> int:
         """Return the last committed round; 0 for the initial state, -1 for an empty log."""
-        return max(self._committed(), default=-1)
-
-    def _committed(self) -> list[int]:
         keys = [entry.key for entry in self.store.list("rounds")]
-        return sorted(int(key.split("/")[1]) for key in keys if key.endswith("/commit.json"))
+        rounds = (int(key.split("/")[1]) for key in keys if key.endswith("/commit.json"))
+        last = max(rounds, default=-1)
+        while self.commit(last + 1) is not None:  # a listing may be stale
+            last += 1
+        return last
 
     def put_state(self, round_: int, data: bytes | Pieces) -> tuple[str, str]:
         """Store an encoded state; return its key and SHA-256. Idempotent."""

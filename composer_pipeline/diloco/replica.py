@@ -167,7 +167,7 @@ class Replica(Follower):
             self._barrier()
         # An earlier attempt of this slot may have contributed already: training the round
         # again would be wasted, but the commit may need this slot.
-        while not self.finished and self.slot in self.log.contributions(self.round)[0]:
+        while not self.finished and self.log.contribution(self.round, self.slot) is not None:
             self._follow(self._await_commit())
         return self.state
 
@@ -357,7 +357,8 @@ class Replica(Follower):
         while True:
             if (commit := self.log.commit(self.round)) is not None:
                 return commit
-            offers, first = self.log.contributions(self.round)
+            own = f"rounds/{self.round}/contrib/{self.slot}.json"
+            offers, first = self.log.contributions(self.round, own)
             now = time.monotonic()
             if first is None or not self._ready(offers, first):
                 ready_since = None

@@ -181,10 +181,12 @@ class Follower:
         """Load the newest readable whole state, and replay the commits after it."""
         last = -1
         # A slow reader may find objects removed: then there are newer commits.
-        while (commits := self.log.commits())[-1].round > last:
+        while len(commits := self.log.commits()) > last + 1:
             last = commits[-1].round
             if any(self._replay(commits, whole) for whole in reversed(commits)):
                 return
+        if not commits:
+            raise OuterLogError(f"run {self.log.run_id}: its commits are gone from the log")
         raise OuterLogError(
             f"run {self.log.run_id}: no state that can be read leads to round {last}; if machines"
             " compute different bits, diloco.kept_rounds: 2 writes the state of each round"

@@ -23,6 +23,8 @@ Codec = Literal["fp32", "bf16", "int8", "int4", "int2"]
 #: What a round merges: a fragment of the parameters by its 0-based number, or all of them.
 Fragment = int | msgspec.UnsetType
 ALL: Fragment = msgspec.UNSET
+#: What to do where the software differs.
+OTHER_SOFTWARE = "; finish the run with what is there, or begin another one (docs/guide.md)"
 #: A run's name in a log.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -141,6 +143,8 @@ class DiLoCoSpec(DiLoCoRules):
     """Names, shapes and dtypes of what is trained."""
     base: str = ""
     """What each replica found, names and hashes in turn: weights, tokenizer, recipe."""
+    software: str = ""
+    """What each replica computes with, names and values in turn: versions, and a hash of code."""
 
     @property
     def outer_step(self) -> tuple[float, float]:
@@ -190,15 +194,24 @@ class DiLoCoSpec(DiLoCoRules):
         return checked(data, source, cls)
 
     def difference(self, other: "DiLoCoSpec", *, ignore: frozenset[str] = frozenset()) -> str:
-        """Return ``"field is A there and B here"`` for the first difference, or ``""``."""
+        """Return ``"field is A there and B here"`` for the first difference, or ``""``.
+
+        ``software`` comes first; of it and of ``base`` all names that differ are in the sentence.
+        """
         there, here = self.model_dump(), other.model_dump()
-        for field in type(self).model_fields:
-            if field not in ignore and there[field] != here[field]:
+        for field in ("software", *type(self).model_fields):
+            if field in ignore or there[field] == here[field]:
+                continue
+            if field not in ("base", "software"):
                 return f"{field} is {there[field]!r} there and {here[field]!r} here"
+            theirs, ours = identity_by_name(there[field]), identity_by_name(here[field])
+            odd = [name for name in theirs | ours if theirs.get(name) != ours.get(name)]
+            pairs = (f"{n} is {theirs.get(n)} there and {ours.get(n)} here" for n in odd)
+            return ", ".join(pairs) + OTHER_SOFTWARE * (field == "software")
         return ""
 
 
 def identity_by_name(base: str) -> dict[str, str]:
-    """Return ``DiLoCoSpec.base`` as hashes by name."""
+    """Return ``DiLoCoSpec.base`` or ``software`` as values by name."""
     words = base.split()
     return dict(zip(words[::2], words[1::2], strict=True))

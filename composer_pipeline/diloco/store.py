@@ -63,6 +63,11 @@ _KINDS = (
         "it is forbidden",
         "let these credentials list, read and write below it",
     ),
+    (
+        r"stale listing",
+        "the store's listing is stale, it lacks this object though it was written",
+        "mount a file share without caching of folders (NFS: actimeo=0), or use a bucket",
+    ),
 )
 
 
@@ -146,6 +151,8 @@ PARTS_ABOVE, PART, AT_A_TIME = 16 * 2**20, 8 * 2**20, 2
 MOST_PARTS = 9_000
 #: obstore's own retries are few and short, because ours go on for longer.
 REQUEST_TRIES, TRYING_S = 2, 15
+#: Seconds for which a stale listing is repeated at least: the store answers, so waiting may help.
+STALE_S = 10.0
 
 
 class Entry(NamedTuple):
@@ -201,15 +208,16 @@ class ObjectStore:
 
     def _retrying(self, verb: str, key: str, call: Callable[[], T]) -> T:
         """Return what ``call`` does, retried for ``patience_s``; it may succeed twice."""
-        deadline, pause = time.monotonic() + self.patience_s, FIRST_PAUSE_S
+        begun, pause = time.monotonic(), FIRST_PAUSE_S
         while True:
             try:
                 return call()
             except self._exists:
                 raise
             except self._errors as error:
-                if time.monotonic() >= deadline:
-                    first = not self.patience_s
+                stale = getattr(error, "errno", None) == errno.ESTALE
+                if time.monotonic() - begun >= max(self.patience_s, STALE_S * stale):
+                    first = not self.patience_s and not stale
                     raise failure_of(error, self.url, key, verb, first=first) from error
             time.sleep(pause)
             pause = min(pause * PAUSE_FACTOR, LONGEST_PAUSE_S)
@@ -265,6 +273,10 @@ class ObjectStore:
         """Return the bytes of an object, or None where there is none."""
         return self._read(key, lambda answer: bytes(answer.bytes()))
 
+    def modified(self, key: str) -> dt.datetime | None:
+        """Return when an object was written, by the store's clock, or None where there is none."""
+        return self._read(key, lambda answer: answer.meta["last_modified"])
+
     def fetch(self, key: str) -> bytearray | None:
         """Return the bytes of a large object, held once, or None where there is none."""
 
@@ -300,19 +312,26 @@ class ObjectStore:
 
         self._retrying("removed", key, call)
 
-    def list(self, folder: str) -> list[Entry]:
-        """Return all objects below ``folder``, at any depth, sorted by key."""
+    def list(self, folder: str, having: str = "") -> list[Entry]:
+        """Return all objects below ``folder``, at any depth, sorted by key.
+
+        ``having`` is the key of one that was written before: a listing without it is repeated.
+        """
         start = len(self.prefix) + 1 if self.prefix else 0
         prefix = self._key(folder).strip("/")
 
         def call() -> list[Entry]:
-            return sorted(
+            found = sorted(
                 Entry(meta["path"][start:], meta["last_modified"], meta["size"])
                 for chunk in self._api.list(self._store, prefix=prefix)
                 for meta in chunk
             )
+            if having and all(entry.key != having for entry in found):
+                self._api.head(self._store, self._key(having))  # it may have been removed
+                raise OSError(errno.ESTALE, "stale listing")
+            return found
 
-        return self._retrying("listed", folder, call)
+        return self._retrying("listed", having or folder, call)
 
     def upload(self, key: str, path: Path) -> None:
         """Write a file's bytes as an object, in parts where it is large."""

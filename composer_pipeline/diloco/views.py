@@ -121,7 +121,8 @@ def _lives(
             if when is not None:
                 key = slot, offer.attempt
                 seen[key] = max(when, seen.get(key, when))
-    began = {(c.slot, c.attempt): written[f"slots/{c.slot}/{c.attempt}.json"] for c in claims(log)}
+    keys = {(c.slot, c.attempt): f"slots/{c.slot}/{c.attempt}.json" for c in claims(log)}
+    began = {who: written[key] for who, key in keys.items() if key in written}
     lives: dict[int, list[Life]] = {}
     for slot, attempt in sorted({*seen, *began}):
         # A replica without a supervisor has no claim: its first heartbeat counts.

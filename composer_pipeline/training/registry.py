@@ -136,7 +136,7 @@ class TRL:
     def needs(self, recipe: TrainingRecipe) -> Needs:
         """Return TRL and what it trains with."""
         install = "pip install 'composer-pipeline[train]'"
-        return Needs(("torch", "trl", "peft", "transformers"), install, diloco=True)
+        return Needs(("torch", "trl", "peft", "transformers", "accelerate"), install, diloco=True)
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return ``python -m trainers --recipe … --lake … --run-dir …``."""

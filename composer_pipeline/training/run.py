@@ -287,10 +287,16 @@ def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
     digest.update(recipe.model_dump_json(exclude={"backend": {"python"}}).encode())
     digest.update(dataset_digest(lake, recipe).encode())
     digest.update(json.dumps([contents(recipe), versions(recipe, trainer)]).encode())
-    library = Path(__file__).parents[1]
+    digest.update(code_digest(trainer).encode())
+    return digest.hexdigest()
+
+
+def code_digest(trainer: Trainer) -> str:
+    """Return a hash of the sources that decide a training's numbers, whatever their line ends."""
+    digest, library = hashlib.blake2b(digest_size=8), Path(__file__).parents[1]
     for name, path in files_of([*(library / part for part in LIBRARY), *trainer.code()]):
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
+        source = path.read_bytes().replace(b"\r\n", b"\n")
+        digest.update(f"{name}\0{len(source)}\0".encode() + source)
     return digest.hexdigest()
 
 

@@ -14,7 +14,9 @@ from composer_pipeline.diloco.outer_optimizer import OuterState
 from composer_pipeline.diloco.spec import DiLoCoSpec
 
 
-def audit(log: OuterLog, spec: DiLoCoSpec, marks: Path, finished: int) -> list[str]:
+def audit(
+    log: OuterLog, spec: DiLoCoSpec, marks: Path, finished: int, refused: Sequence[str] = ()
+) -> list[str]:
     """Return what is wrong.
 
     Args:
@@ -22,6 +24,7 @@ def audit(log: OuterLog, spec: DiLoCoSpec, marks: Path, finished: int) -> list[s
         spec: what it agreed on.
         marks: how each process ended, as ``diloco_worker`` leaves it.
         finished: how many slots must have come to the end.
+        refused: what each of the others must have said, in part.
     """
     commits = log.commits()
     wrong = []
@@ -38,6 +41,8 @@ def audit(log: OuterLog, spec: DiLoCoSpec, marks: Path, finished: int) -> list[s
     errors = [end["error"] for end in ends if "error" in end]
     if sum("sha" in end for end in ends) < finished:
         wrong.append(f"{len(ends)} ends, {finished} slots should have come to the end; {errors}")
+    wrong += [f"nobody said: {text}" for text in refused if not any(text in e for e in errors)]
+    wrong += [e for e in errors if not any(text in e for text in refused)] if refused else []
     if shas - {commits[-1].state_sha}:
         wrong.append(f"replicas end with {len(shas)} states")
     return wrong

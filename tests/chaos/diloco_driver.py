@@ -6,7 +6,9 @@ Eight kill points in a round, on a folder and on S3 (moto), with 2, 3 and 4 repl
 commit the round, the killed one is started again and comes to the same end. Then deltas that are
 truncated, corrupt, not finite or huge; clocks that are an hour wrong; SIGSTOP; a replica ten times
 slower; one that comes late; a full disk; refused credentials; all killed; the supervisor killed
-while a replica waits. Processes are forked from a server that has loaded torch. Exits 1 where
+while a replica waits; listings that are stale or lack entries; a heartbeat that somebody removes; a
+slot that runs twice; an upload that takes longer than the grace time; other code, said or not.
+Processes are forked from a server that has loaded torch. Exits 1 where
 something is wrong; ``--patient`` leaves out the bars in seconds, for a busy machine.
 """
 
@@ -43,6 +45,8 @@ PLACES = ("folder", "s3")
 HEARTBEAT_S, TAKEOVER_S, ORPHANS_S, PATIENCE_S = 1.5, 3.0, 10.0, 240.0
 #: A round whose whole state is written, so that all points of a committer are passed.
 KILLED_ROUND = SNAPSHOT_EVERY
+#: What a replica says whose outer step has other bits, where no whole state is written.
+NO_STATE = "no state that can be read leads to round"
 
 
 def spec(replicas: int, **changes: Any) -> DiLoCoSpec:
@@ -128,6 +132,8 @@ class Found:
     wrong: list[str]
     seconds: float | None = None
     note: str = ""
+    finished: int | None = None
+    refused: tuple[str, ...] = ()
 
 
 def killed_at(fleet: Fleet, point: str) -> Found:
@@ -211,6 +217,78 @@ def late(fleet: Fleet) -> Found:
     last = fleet.agreed.replicas - 1
     merged = sum(last in (p.slot for p in c.included) for c in fleet.log.commits())
     return Found([] if merged else ["it was never merged"], None, f"merged in {merged} rounds")
+
+
+def everyone(fleet: Fleet) -> Found:
+    """Nobody is left out of a round, whatever the listings of all are."""
+    short = [c.round for c in fleet.log.commits()[1:] if len(c.included) < fleet.agreed.replicas]
+    return Found([f"rounds {short} lack a replica"] if short else [])
+
+
+def listed(fleet: Fleet, **listings: float | str) -> Found:
+    """All have listings of this kind."""
+    fleet.start_all(Orders(listings=listings))
+    fleet.join()
+    return everyone(fleet)
+
+
+def not_finite(fleet: Fleet) -> Found:
+    """One replica's change is not finite in two rounds: left out by name, and only there."""
+    fleet.start_all(s1=Orders(nan_at=(2, 4)))
+    fleet.join()
+    of = [c.round for c in fleet.log.commits()[1:] if 1 not in c.slots]
+    return Found([] if of == [2, 4] else [f"replica 1 was left out of {of}"])
+
+
+def forgotten(fleet: Fleet) -> Found:
+    """Somebody removes the heartbeats of all in each round: to the others that is a leave."""
+    fleet.start_all(Orders(step_s=STEP_S))
+    for round_ in range(fleet.agreed.rounds):
+        fleet.commit(round_)
+        for entry in fleet.log.store.list("members"):
+            fleet.log.store.delete(entry.key)
+    fleet.join()
+    return Found([])
+
+
+def twice(fleet: Fleet) -> Found:
+    """A second process of slot 0 comes while the first one trains: each round has one change."""
+    fleet.start_all(Orders(step_s=STEP_S))
+    fleet.commit(1)
+    first = fleet.running[0]
+    fleet.start(0, Orders(step_s=STEP_S))
+    fleet.running[-1] = first
+    fleet.join()
+    of = {part.attempt for c in fleet.log.commits()[1:] for part in c.included if part.slot == 0}
+    return Found([], None, f"merged starts of slot 0: {sorted(of)}", fleet.agreed.replicas + 1)
+
+
+def slow_upload(fleet: Fleet) -> Found:
+    """One replica's upload takes longer than the grace time: nobody waits for it."""
+    fleet.start_all(Orders(step_s=STEP_S / 5), s1=Orders(step_s=STEP_S / 5, upload_s=1.2))
+    fleet.join()
+    merged = sum(1 in c.slots for c in fleet.log.commits())
+    return Found([], None, f"merged in {merged} of {fleet.agreed.rounds} rounds")
+
+
+def other_code(fleet: Fleet) -> Found:
+    """One replica computes another outer step, and nobody knows: it ends, the others go on."""
+    fleet.start_all(s1=Orders(plain_momentum=True))
+    fleet.join()
+    return Found([], None, "", fleet.agreed.replicas - 1, (NO_STATE,))
+
+
+def other_software(fleet: Fleet) -> Found:
+    """One replica says that it has other software, which would commit: refused at each start."""
+    fleet.start(0, Orders(software="torch 2.13.0", step_s=5 * STEP_S))
+    fleet.commit(0)
+    for _ in range(2):
+        fleet.start(1, Orders(software="torch 2.14.0", plain_momentum=True))
+        fleet.running[1].join()
+    fleet.join()
+    merged = [c.round for c in fleet.log.commits()[1:] if 1 in c.slots or c.by == 1]
+    said = "torch is 2.13.0 there and 2.14.0 here; finish the run with what is there"
+    return Found([f"it is in {merged}"] if merged else [], None, "", 1, (said,))
 
 
 def all_killed(fleet: Fleet) -> Found:
@@ -315,6 +393,11 @@ def supervise(url: str, agreed: str) -> None:
 
 
 Scenario = Callable[[Fleet], Found]
+SLOW: dict[str, dict[str, Any]] = {
+    "slow upload": {},
+    "slow upload, late_decay": {"late_decay": 0.5},
+    "slow upload, equal-time": {"pace": "equal-time", "weights": "tokens"},
+}
 
 
 @dataclass(frozen=True)
@@ -354,6 +437,18 @@ def cases(places: Sequence[str], replicas: Sequence[int], *, short: bool) -> Ite
         yield Case("SIGSTOP", place, 2, stopped, bar)
         yield Case("ten times slower", place, 2, straggler, None, {"grace_s": 1.0, "rounds": 8})
         yield Case("joins late", place, 3, late, None, {"join_timeout_s": 1.0, "rounds": 40})
+        yield Case("no fault", place, 3, lambda fleet: listed(fleet))
+        yield Case("not finite twice", place, 3, not_finite, None, {"min_quorum": 2})
+        yield Case("listings 0.4 s stale", place, 2, lambda f: listed(f, stale_s=0.4))
+        of_rounds: Scenario = lambda f: listed(f, stale_s=1.0, below="/rounds")  # noqa: E731
+        yield Case("listings of rounds 1 s stale", place, 2, of_rounds)
+        yield Case("listings lack entries", place, 2, lambda f: listed(f, drop=0.2))
+        yield Case("heartbeats removed", place, 2, forgotten)
+        yield Case("a slot runs twice", place, 2, twice)
+        for name, changes in SLOW.items():
+            yield Case(name, place, 3, slow_upload, None, {"grace_s": 0.5, **changes})
+        yield Case("other outer step", place, 2, other_code)
+        yield Case("other software", place, 2, other_software, None, {"join_timeout_s": 1.0})
         yield Case("all killed", place, 3, all_killed)
         yield Case("supervisor killed", place, 2, orphans, ORPHANS_S)
     if "folder" in places and os.geteuid() == 0:
@@ -381,7 +476,8 @@ def run(case: Case, named: Callable[[str], str], folder: Path, number: int) -> F
     fleet = Fleet(named(f"{number}"), spec(case.replicas, **case.changes), marks)
     try:
         found = case.play(fleet)
-        wrong = [*found.wrong, *audit(fleet.log, fleet.agreed, marks, case.replicas)]
+        finished = case.replicas if found.finished is None else found.finished
+        wrong = [*found.wrong, *audit(fleet.log, fleet.agreed, marks, finished, found.refused)]
     except TimeoutError as error:
         return Found([str(error)])
     finally:

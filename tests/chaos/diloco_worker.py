@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ import obstore.store  # noqa: E402, F401
 import torch  # noqa: E402
 
 from composer_pipeline.diloco.log import OuterLog  # noqa: E402
-from composer_pipeline.diloco.outer_optimizer import pseudo_gradient  # noqa: E402
+from composer_pipeline.diloco.outer_optimizer import Step, pseudo_gradient  # noqa: E402
 from composer_pipeline.diloco.replica import Replica  # noqa: E402
+from composer_pipeline.diloco.rounds import Work  # noqa: E402
 from composer_pipeline.diloco.slots import claim  # noqa: E402
 from composer_pipeline.diloco.spec import DiLoCoSpec  # noqa: E402
 from composer_pipeline.errors import ComposerError  # noqa: E402
+from tests.diloco.listings import Listings  # noqa: E402
 from tests.diloco.toy_replica import Inner  # noqa: E402
 
 #: Where a process may be killed, in the order of a round; the last three are the committer's.
@@ -61,6 +63,11 @@ class Orders:
         hang_at: round in whose middle it does nothing any more.
         skew_s: seconds by which its clocks are wrong.
         watch: ends with its parent.
+        nan_at: rounds in which its delta is not finite.
+        listings: what is wrong with its listings: arguments of ``Listings``.
+        upload_s: seconds that the upload of a delta takes.
+        plain_momentum: its outer step is not Nesterov's, as in another version of the code.
+        software: what it says that it computes with.
     """
 
     kill_at: tuple[str, int] = ("", 0)
@@ -70,6 +77,11 @@ class Orders:
     hang_at: int = 0
     skew_s: float = 0.0
     watch: bool = False
+    nan_at: tuple[int, ...] = ()
+    listings: dict[str, float | str] = field(default_factory=dict)
+    upload_s: float = 0.0
+    plain_momentum: bool = False
+    software: str = ""
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -86,12 +98,13 @@ class Points(OuterLog):
             (self.marks / "victim").write_text(json.dumps([self.slot, time.time()]))
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def members(self) -> Any:
+    def members(self, *having: Any) -> Any:
         self.reached("joining", 0)
-        return super().members()
+        return super().members(*having)
 
     def put_delta(self, round_: int, slot: int, data: Any) -> tuple[str, str]:
         self.reached("before_delta", round_)
+        time.sleep(self.orders.upload_s)
         key, digest = super().put_delta(round_, slot, data)
         data = bytes(data)
         if round_ == SPOILED and self.orders.spoil == "truncated":
@@ -145,6 +158,26 @@ def skew(seconds: float) -> None:
     time.time = lambda: real() + seconds
 
 
+def other_code(replica: Replica) -> None:
+    """Give a replica an outer step with plain momentum."""
+    spec = replica.spec
+
+    def merged(included: Any, deltas: Any) -> Any:
+        def steps() -> Iterator[Step]:
+            lr, momentum = spec.outer_step
+            state = replica.state
+            for name in sorted(state.theta):
+                mean = sum(
+                    (deltas[part.slot][name] * part.weight for part in included), torch.zeros(())
+                )
+                buffer = state.momentum[name] * momentum + mean
+                yield Step(name, state.theta[name] - buffer * lr, buffer)
+
+        return steps if included else replica.state.steps
+
+    replica._merged = merged  # type: ignore[method-assign]
+
+
 def one_replica(url: str, spec: str, slot: int, orders: Orders, marks: str) -> None:
     """Train one slot to the end of the run, and leave a line in ``marks`` on how it ended."""
     os.environ.update(orders.env)
@@ -158,8 +191,15 @@ def one_replica(url: str, spec: str, slot: int, orders: Orders, marks: str) -> N
         log.slot, log.orders, log.marks = slot, orders, Path(marks)
         agreed = DiLoCoSpec.from_json(spec, "spec")
         log.store.patience_s = agreed.store_patience_s
+        if orders.listings:
+            Listings(log.store, **orders.listings)  # type: ignore[arg-type]
         attempt = claim(log, slot)
-        said = {"sha": _train(Replica(log, agreed, slot, attempt), orders)}
+        if orders.software:
+            agreed = agreed.model_copy(update={"software": orders.software})
+        replica = Replica(log, agreed, slot, attempt)
+        if orders.plain_momentum:
+            other_code(replica)
+        said = {"sha": _train(replica, orders)}
     except ComposerError as error:
         said = {"error": f"{type(error).__name__}: {error}"}
     Path(marks, f"end-{slot}-{attempt}.json").write_text(json.dumps(said))
@@ -189,11 +229,14 @@ def _train(replica: Replica, orders: Orders) -> str:
                     (log.marks / "pid").write_text(str(os.getpid()))
                     os.kill(os.getpid(), signal.SIGSTOP)
 
-        inner.steps(round_, replica.spec.inner_steps, step)
+        inner.steps(round_, replica.steps, step)
         delta: Mapping[str, torch.Tensor] = pseudo_gradient(replica.state.theta, inner.parameters())
         if round_ == SPOILED and orders.spoil:
             delta = spoiled(orders.spoil, delta)
-        result = replica.sync(delta, tokens=32)
+        if round_ in orders.nan_at:
+            delta = spoiled("nan", delta)
+        work = Work(replica.steps, max(orders.step_s, 0.001))
+        result = replica.sync(delta, tokens=32, work=work)
         if result.withheld:
             inner.optimizer.state.clear()
         inner.adopt(replica.state.theta, result.changed)

@@ -59,6 +59,6 @@ def test_the_grace_time_begins_with_the_first_contribution(
         )
         for slot, seconds in ((0, 5), (1, 0), (2, 9))
     ]
-    monkeypatch.setattr(log.store, "list", lambda prefix: listed)
+    monkeypatch.setattr(log.store, "list", lambda *folder: listed)
     offers, first = log.contributions(1)
     assert (set(offers), first) == ({0, 1, 2}, began)

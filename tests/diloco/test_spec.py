@@ -48,6 +48,30 @@ def test_the_first_spec_of_a_run_stays(tmp_path) -> None:
     assert log.spec() == spec
 
 
+def test_other_software_is_refused_with_what_differs_and_what_to_do(tmp_path) -> None:
+    """Before other fields, which an upgrade may have changed too."""
+    log = OuterLog.open(str(tmp_path), "run")
+    spec = DiLoCoSpec(
+        rounds=4, inner_steps=2, software="composer-pipeline 0.1.0 code ab torch 2.13.0"
+    )
+    log.agree(spec)
+    other = spec.model_copy(update={"software": "composer-pipeline 0.2.0 code cd torch 2.13.0"})
+    other = other.model_copy(update={"base": "recipe ef", "outer_lr": 0.9})
+    with pytest.raises(InputError) as failure:
+        log.agree(other)
+    assert str(failure.value) == (
+        "spec.json of run run does not fit: composer-pipeline is 0.1.0 there and 0.2.0 here, code"
+        " is ab there and cd here; finish the run with what is there, or begin another one"
+        " (docs/guide.md)"
+    )
+    more = spec.model_copy(update={"software": f"{spec.software} peft 0.21"})
+    assert spec.difference(more).startswith("peft is None there and 0.21 here; finish")
+    assert more.difference(spec).startswith("peft is 0.21 there and None here; finish")
+    recipe = DiLoCoSpec(rounds=4, inner_steps=2, base="weights 12 recipe 34")
+    ours = recipe.model_copy(update={"base": "weights 12 recipe 56"})
+    assert recipe.difference(ours) == "recipe is 34 there and 56 here"
+
+
 def test_contributions_and_commits_are_created_once(tmp_path) -> None:
     log = OuterLog.open(str(tmp_path), "run")
     assert log.contribute(Contribution(1, 0, 1, "first", "x", 1, "b"))

@@ -47,6 +47,17 @@ def test_one_replica_ends_the_run_with_its_sentence_whatever_the_quorum(
     assert (tmp_path / "replicas" / "slot-1.log").read_text().count("loading") == 1, "no restart"
 
 
+def test_a_run_goes_on_with_the_software_that_began_it_alone(tmp_path) -> None:
+    """An upgrade between two starts is said before any replica is started."""
+    log = OuterLog.open(str(tmp_path / "outer"), "run")
+    log.agree(SPEC.model_copy(update={"software": "torch 2.12.0", "base": "weights 12"}))
+    there = supervisor(tmp_path, "exit 1", "exit 1")
+    there.spec = SPEC.model_copy(update={"software": "torch 2.13.0"})
+    with pytest.raises(InputError, match=r"torch is 2.12.0 there and 2.13.0 here; finish the run"):
+        there.run()
+    assert not list((tmp_path / "replicas").glob("*"))
+
+
 def test_a_crash_is_started_again_and_then_the_quorum_decides(tmp_path) -> None:
     crash = "echo 'error: no memory'; exit 1"
     ends: list[SlotEnd] = []

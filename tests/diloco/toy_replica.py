@@ -106,9 +106,9 @@ class HookedLog(OuterLog):
 
     hook = staticmethod(lambda where, round_: None)
 
-    def members(self):
+    def members(self, *having):
         self.hook("members", 0)
-        return super().members()
+        return super().members(*having)
 
     def contribute(self, contribution):
         self.hook("after_delta", contribution.round)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline import plugins
+from composer_pipeline import __version__, plugins
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
+from composer_pipeline.training import run
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import files_of, prepare, train
+from trainers.common.outer_log import software
 
 OUTSIDE = '''
 from pathlib import Path
@@ -108,6 +110,53 @@ def test_a_trainer_that_names_code_that_is_not_there_is_said(package, lake, tmp_
     (package / "__init__.py").write_text(text.replace(".parent]", ".parent / 'gone.py']"))
     with pytest.raises(InputError, match=r"trainer 'outside'.*gone\.py"):
         prepare(lake, recipe(), tmp_path / "runs")
+
+
+def test_what_replicas_compute_with_is_versions_and_sources(package, monkeypatch):
+    """Not how Python or torch was built, nor what an editor or a compiler left beside them."""
+
+    def found() -> dict[str, str]:
+        return dict(zip(*[iter(software(recipe()).split())] * 2, strict=True))
+
+    before = found()
+    assert before["composer-pipeline"] == __version__
+    rule = package / "inner" / "rule.py"
+    (package / "inner" / "__pycache__").mkdir()
+    (package / "inner" / "__pycache__" / "rule.cpython-311.pyc").write_bytes(b"other")
+    (package / "inner" / "rule.py~").write_text("ANSWER = 3")
+    rule.write_bytes(rule.read_bytes().replace(b"\n", b"\r\n"))
+    assert found() == before
+    rule.write_text("ANSWER = 2\n")
+    assert differing(before, found()) == ["code"]
+    rule.write_text("ANSWER = 1\n")
+    assert found() == before
+    rule.rename(package / "inner" / "law.py")
+    assert differing(before, found()) == ["code"]
+    (package / "inner" / "law.py").rename(rule)
+    monkeypatch.setattr(run, "LIBRARY", run.LIBRARY[1:])
+    assert differing(before, found()) == ["code"], "losses are part of it"
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
+def test_builds_of_one_release_agree(monkeypatch, version):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    assert software(TrainingRecipe(name="x")).partition(" torch ")[2].split()[0] == "2.13.0"
+
+
+def test_all_that_a_trl_replica_computes_with_is_named(monkeypatch):
+    def none(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "version", none)
+    named = dict(zip(*[iter(software(TrainingRecipe(name="x")).split())] * 2, strict=True))
+    assert list(named) == [
+        "composer-pipeline", "code", "accelerate", "peft", "torch", "transformers", "trl",
+    ]  # fmt: skip
+    assert set(list(named.values())[2:]) == {"none"}
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> list[str]:
+    return [name for name in one if one[name] != other[name]]
 
 
 def test_the_same_code_in_another_place_is_the_same_code(tmp_path):

@@ -12,15 +12,17 @@ from typing import IO
 
 import yaml
 
+from composer_pipeline import __version__
 from composer_pipeline.diloco import inputs
 from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace, writing
-from composer_pipeline.training import events
+from composer_pipeline.training import events, run
 from composer_pipeline.training.models import resolve_adapter
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.registry import TRAINERS
 from composer_pipeline.training.run import DATA, METRICS, Contents, require_continues
 
 OWN_LOG, OWN_ID = "outer", "run"
@@ -37,13 +39,24 @@ def place(recipe: TrainingRecipe, run_dir: Path) -> tuple[str, str]:
 
 def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
     """Return what the replicas agree on, except what each finds itself."""
-    changes: dict[str, object] = {"data_plan": digest}
+    changes: dict[str, object] = {"data_plan": digest, "software": software(recipe)}
     if not recipe.diloco.log:
         # A run folder that is full or gone fails the rest of the run too: waiting hides why.
         changes["store_patience_s"] = 0.0
     if recipe.keep_best:
         changes["kept_rounds"] = None
     return recipe.diloco.agreement(recipe.rounds, **changes)
+
+
+def software(recipe: TrainingRecipe) -> str:
+    """Return ``DiLoCoSpec.software`` of the trainer's interpreter.
+
+    Without the local parts of versions: builds of torch for a CPU and for a GPU agree.
+    """
+    trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
+    found = {"composer-pipeline": __version__, "code": run.code_digest(trainer)}
+    found |= run.versions(recipe, trainer)
+    return " ".join(f"{name} {v.partition('+')[0] or 'none'}" for name, v in found.items())
 
 
 def take_up(recipe: TrainingRecipe, run_dir: Path, found: Contents, digest: str) -> None:
@@ -97,6 +110,7 @@ def _files(recipe: TrainingRecipe, run_dir: Path, found: Contents) -> dict[str, 
         files = {f"{START}/{p.name}": p for p in sorted(folder.iterdir()) if p.is_file()}
     public = recipe.model_dump(mode="json") | names
     public["diloco"] |= {"log": "", "run_id": "", "local_replicas": None, "place": None}
+    public["backend"]["python"] = ""
     replace(run_dir / AGREED, yaml.safe_dump(public, sort_keys=False))
     rows = [*(run_dir / DATA).glob("*"), *(run_dir / BASE).glob("*.arrow")]
     kept = {str(p.relative_to(run_dir)): p for p in sorted(rows) if not p.name.startswith(".")}

@@ -22,6 +22,7 @@ from composer_pipeline.training.model_card import card
 from composer_pipeline.training.registry import RECORDED
 from composer_pipeline.training.run import (
     CHECKPOINT,
+    CONTENTS,
     MERGED,
     RECIPE,
     RESULT,
@@ -29,6 +30,8 @@ from composer_pipeline.training.run import (
     write_json,
 )
 from composer_pipeline.training.run import write_recipe as write_recipe_file
+from tests.places import ROOT
+from trainers.common.adapters import check_start
 from trainers.common.checkpoints import appearing, merge, write_checkpoint
 from trainers.common.policy import load_base, lora_config
 
@@ -124,6 +127,27 @@ def test_an_adapter_loads_on_another_machine_with_the_same_logits(run, tiny_mode
     run_dir, logits = run
     found = logits_elsewhere(tiny_model, run_dir / CHECKPOINT, tmp_path)
     torch.testing.assert_close(found, logits, atol=1e-6, rtol=1e-5)
+
+
+def test_the_last_state_of_an_interrupted_run_is_an_adapter_to_start_from(
+    run, tiny_model, tmp_path, monkeypatch
+):
+    """With the lines that the guide gives, from a folder without a result."""
+    run_dir, _ = run
+    there = tmp_path / "interrupted"
+    shutil.copytree(run_dir / "outer", there / "outer")
+    shutil.copyfile(run_dir / RECIPE, there / RECIPE)
+    write_json(there / CONTENTS, {"model": asdict(model_content(tiny_model))})
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    lines = guide.partition("### After an upgrade")[2].partition("```python")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(lines.replace("build/lake/runs/first-0123456789ab", "interrupted"))
+    recipe = tiny_recipe(tiny_model, start_from=str(tmp_path / "last-state"))
+    check_start(recipe, asdict(model_content(tiny_model)))
+    name = "adapter_model.safetensors"
+    assert (tmp_path / "last-state" / name).read_bytes() == (
+        run_dir / CHECKPOINT / name
+    ).read_bytes()
 
 
 def test_nothing_of_this_machine_is_in_a_checkpoint(run, tiny_model, tmp_path_factory):

@@ -46,7 +46,10 @@ def trainer(monkeypatch):
 
     # The others went on while this one was loading.
     leaving = SimpleNamespace(install=lambda: None)
-    joined = SimpleNamespace(round=4, slot=1, log=None, graceful_exit=leaving)
+    log = SimpleNamespace(run_id="run", store=SimpleNamespace(url="outer"))
+    spec = DiLoCoSpec(rounds=4, inner_steps=5, software="torch 2.13.0")
+    joined = SimpleNamespace(round=4, slot=1, log=log, spec=spec, graceful_exit=leaving)
+    monkeypatch.setattr(replica, "software", lambda recipe: "torch 2.13.0")
     kept: list[Any] = []
     callback = SimpleNamespace(
         slot=1, start_round=lambda: 3, replica=joined, position=lambda: 15, keep=kept.append
@@ -78,6 +81,23 @@ def test_a_replica_that_joins_at_round_3_has_the_rows_of_two_rounds_behind_it(
     assert (given["skip_steps"], given["slot"], given["trained"]) == (10, 1, True)
     assert given["position"]() == 15
     assert started == ["the model"], "an earlier adapter is in before the first step"
+
+
+def test_a_replica_of_other_software_loads_nothing(
+    trainer, tiny_model, tmp_path, monkeypatch, capsys
+):
+    """At each start, so also after a restart; its exit code says that another one is no help."""
+    monkeypatch.setattr(replica, "software", lambda recipe: "torch 2.14.0")
+    monkeypatch.setattr(replica, "_build", lambda *_, **__: pytest.fail("it loads a model"))
+    diloco = {"replicas": 2, "rounds": 4, "inner_steps": 5}
+    write_recipe(tiny_recipe(tiny_model, diloco=diloco), tmp_path)
+    monkeypatch.setattr(sys, "argv", ["replica", "--run-dir", str(tmp_path)])
+    for _ in range(2):
+        assert replica.main() == 2
+        assert capsys.readouterr().out == (
+            "error: run run in outer: torch is 2.13.0 there and 2.14.0 here; finish the run with"
+            " what is there, or begin another one (docs/guide.md)\n"
+        )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -485,6 +485,12 @@ def run(case: Case, named: Callable[[str], str], folder: Path, number: int) -> F
     return Found(wrong, found.seconds, found.note)
 
 
+def overlapped(case: Case) -> Case:
+    """Return a case whose replicas train on for two of three steps while changes travel."""
+    changes = {**case.changes, "overlap_steps": 2}
+    return replace(case, name=f"{case.name}, overlap", changes=changes)
+
+
 def main() -> int:
     """Play all cases, print a line for each, and return 1 where something is wrong."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -505,8 +511,8 @@ def main() -> int:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["diloco_worker"])
     rows: list[tuple[Case, Found, list[str]]] = []
     begun = time.monotonic()
-    chosen = [c for c in cases(given.places, given.replicas, short=given.short)
-              if given.only in c.name]  # fmt: skip
+    every = [*cases(given.places, given.replicas, short=given.short)]
+    chosen = [c for c in (*every, *map(overlapped, every)) if given.only in c.name]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for place in dict.fromkeys(case.place for case in chosen):

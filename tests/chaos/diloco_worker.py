@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
@@ -19,10 +20,10 @@ import msgspec  # noqa: E402
 import obstore.store  # noqa: E402, F401
 import torch  # noqa: E402
 
+from composer_pipeline.diloco.callback import DiLoCoCallback  # noqa: E402
 from composer_pipeline.diloco.log import OuterLog  # noqa: E402
-from composer_pipeline.diloco.outer_optimizer import Step, pseudo_gradient  # noqa: E402
+from composer_pipeline.diloco.outer_optimizer import Step  # noqa: E402
 from composer_pipeline.diloco.replica import Replica  # noqa: E402
-from composer_pipeline.diloco.rounds import Work  # noqa: E402
 from composer_pipeline.diloco.slots import claim  # noqa: E402
 from composer_pipeline.diloco.spec import DiLoCoSpec  # noqa: E402
 from composer_pipeline.errors import ComposerError  # noqa: E402
@@ -146,10 +147,11 @@ def once(path: Path) -> bool:
     return True
 
 
-def spoiled(kind: str, delta: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a delta that must not be merged."""
+def spoil(kind: str, parameters: Mapping[str, torch.Tensor]) -> None:
+    """Make parameters of which no change must be merged."""
     factor = {"nan": float("nan"), "huge": 1e6}.get(kind, 1.0)
-    return {name: tensor * factor for name, tensor in delta.items()}
+    for parameter in parameters.values():
+        parameter.data *= factor
 
 
 def skew(seconds: float) -> None:
@@ -206,41 +208,40 @@ def one_replica(url: str, spec: str, slot: int, orders: Orders, marks: str) -> N
 
 
 def _train(replica: Replica, orders: Orders) -> str:
-    inner, parent = Inner(replica.slot), os.getppid()
-
-    def watch() -> None:
-        if orders.watch and os.getppid() != parent:
-            raise ComposerError("the supervisor is gone")
-
-    replica.watch = watch
-    inner.adopt(replica.join(inner.parameters()).theta)
-    log: Any = replica.log
-    while not replica.finished:
-        round_ = replica.round
-
-        def step(number: int, round_: int = round_) -> None:
-            time.sleep(orders.step_s)
-            if number == 1:
-                log.reached("inner", round_)
-                while orders.hang_at == round_:
-                    watch()
-                    time.sleep(STEP_S)
-                if orders.stop_at == round_ and once(log.marks / "stopped"):
-                    (log.marks / "pid").write_text(str(os.getpid()))
-                    os.kill(os.getpid(), signal.SIGSTOP)
-
-        inner.steps(round_, replica.steps, step)
-        delta: Mapping[str, torch.Tensor] = pseudo_gradient(replica.state.theta, inner.parameters())
-        if round_ == SPOILED and orders.spoil:
-            delta = spoiled(orders.spoil, delta)
-        if round_ in orders.nan_at:
-            delta = spoiled("nan", delta)
-        work = Work(replica.steps, max(orders.step_s, 0.001))
-        result = replica.sync(delta, tokens=32, work=work)
-        if result.withheld:
-            inner.optimizer.state.clear()
-        inner.adopt(replica.state.theta, result.changed)
-    replica.close()
+    """Train through the callback of the Trainer; a round has 32 tokens."""
+    inner, log, spec = Inner(replica.slot), replica.log, replica.spec
+    assert isinstance(log, Points)
+    parent = os.getppid() if orders.watch else None
+    callback = DiLoCoCallback(
+        url=log.store.url, run_id=log.run_id, slot=replica.slot, spec=spec, supervisor=parent
+    )
+    replica.watch, callback.replica = callback.replica.watch, replica
+    state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
+    control: Any = SimpleNamespace(should_training_stop=False)
+    given: dict[str, Any] = {"model": inner.net, "optimizer": inner.optimizer}
+    nothing: Any = None
+    callback.on_train_begin(nothing, state, control, **given)
+    while not control.should_training_stop:
+        round_, number = divmod(callback.position(), spec.inner_steps)
+        round_ += 1
+        time.sleep(orders.step_s)
+        callback.on_step_begin(nothing, state, control, **given)
+        if number == 1:
+            log.reached("inner", round_)
+            while orders.hang_at == round_:
+                replica.watch()
+                time.sleep(STEP_S)
+            if orders.stop_at == round_ and once(log.marks / "stopped"):
+                (log.marks / "pid").write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
+        inner.steps(callback.position(), 1)
+        callback.on_optimizer_step(nothing, state, control, **given)
+        if callback.ends_round:
+            state.num_input_tokens_seen += 32
+            kind = "nan" if round_ in orders.nan_at else orders.spoil * (round_ == SPOILED)
+            spoil(kind, inner.parameters())
+        callback.on_step_end(nothing, state, control, **given)
+    callback.on_train_end(nothing, state, control, **given)
     return replica.sha
 
 

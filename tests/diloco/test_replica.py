@@ -100,11 +100,23 @@ def test_a_commit_that_is_not_seen_at_once_is_not_merged_twice(
 ) -> None:
     look, answers = joined.log.commit, iter([None] * 3)
     monkeypatch.setattr(joined.log, "commit", lambda round_: next(answers, look(round_)))
+    create, proposals = joined.log.try_commit, []
+    monkeypatch.setattr(
+        joined.log, "try_commit", lambda commit: (proposals.append(commit), create(commit))[1]
+    )
     result = joined.sync(dict(DELTA))
     joined.close()
     assert result.moved == pytest.approx(0.7 * 1.9 * 0.5 * 2**0.5)
     assert joined.state.theta["w"].tolist() == pytest.approx([1 - 0.7 * 1.9 * 0.5] * 2)
     assert state_sha(joined.state) == joined.sha == result.commit.state_sha
+    assert proposals == [result.commit] * 2
+
+
+def test_a_round_that_merges_nothing_moves_nothing(joined: Replica) -> None:
+    assert joined.sync(dict(DELTA)).moved > 0
+    joined.log.try_commit(Commit(2, (), (), joined.sha, joined.sha, "", 0, 1))
+    assert joined.sync(dict(DELTA)).moved == 0
+    joined.close()
 
 
 @pytest.mark.parametrize("changes", [{"late_decay": 0.5}, {"error_feedback": True}])

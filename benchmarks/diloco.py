@@ -241,7 +241,7 @@ class World:
                 state = merge(self, state, deltas)
             else:
                 shares = [1 / len(deltas)] * len(deltas)
-                state = OuterState.of(merged_steps(state, deltas, shares, spec))
+                list(merged_steps(state, deltas, shares, spec))
         return copy(state.theta, models[0])
 
 

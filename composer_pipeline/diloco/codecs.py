@@ -10,15 +10,15 @@ Decoding is one fp32 multiplication on the CPU, so all replicas merge the same b
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.outer_optimizer import OuterState, Step, Tensors, master
+from composer_pipeline.diloco.outer_optimizer import OuterState, Step, Tensors, master, squares
 from composer_pipeline.diloco.spec import Codec
 from composer_pipeline.diloco.store import Pieces
 
@@ -58,7 +58,10 @@ class Delta(Mapping[str, torch.Tensor]):
         codec: its name.
         parts: the tensors of its bytes, by name: a parameter's own, or ``scales`` and ``values``
             of all parameters, in the order of their names; or the resulting parameters if whole.
+        norm: Euclidean norm of the change that it was made from; 0 for one that was read.
     """
+
+    norm = 0.0
 
     def __init__(
         self, codec: str, shapes: Mapping[str, torch.Size], parts: dict[str, torch.Tensor],
@@ -66,6 +69,7 @@ class Delta(Mapping[str, torch.Tensor]):
     ) -> None:  # fmt: skip
         self.codec, self.parts, self._base = codec, parts, base or {}
         self._shapes = {name: shapes[name] for name in sorted(shapes)}
+        self._squares: dict[str, float] = {}
         self._places: dict[str, tuple[int, int]] = {}
         if codec in _INTEGERS:
             self._places = _places(_INTEGERS[codec], self._shapes)
@@ -73,19 +77,33 @@ class Delta(Mapping[str, torch.Tensor]):
     @classmethod
     def pack(cls, delta: Mapping[str, torch.Tensor], codec: Codec = "fp32") -> "Delta":
         """Return ``delta`` (fp32, in its parameters' shapes) as the codec represents it."""
-        shapes = {name: tensor.shape for name, tensor in sorted(delta.items())}
-        if codec in _FLOATS:
-            dtype = _FLOATS[codec]
-            return cls(codec, shapes, {n: delta[n].contiguous().to(dtype) for n in shapes})
-        packed = [_quantised(_INTEGERS[codec], delta[name]) for name in shapes]
-        scales, values = ([pair[side] for pair in packed] for side in (0, 1))
-        return cls(codec, shapes, {SCALES: torch.cat(scales), VALUES: torch.cat(values)})
+        shapes: dict[str, torch.Size] = {}
+        sums: dict[str, float] = {}
+        parts: Tensors = {}
+        packed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name in sorted(delta):
+            tensor = delta[name]  # which may be made by this access
+            shapes[name], sums[name] = tensor.shape, squares(tensor)
+            if codec in _FLOATS:
+                parts[name] = tensor.contiguous().to(_FLOATS[codec])
+            else:
+                packed.append(_quantised(_INTEGERS[codec], tensor))
+        if packed:
+            scales, values = zip(*packed, strict=True)
+            parts = {SCALES: torch.cat(scales), VALUES: torch.cat(values)}
+        made = cls(codec, shapes, parts)
+        made.norm = math.sqrt(sum(sums.values()))
+        if codec == "fp32":
+            made._squares = sums
+        return made
 
     @classmethod
     def to(cls, local: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> "Delta":
         """Return the delta from ``base`` to ``local``, which travels as ``local`` in fp32."""
         parts = {name: master(local[name]) for name in sorted(base)}
-        return cls(WHOLE, {name: tensor.shape for name, tensor in parts.items()}, parts, base)
+        made = cls(WHOLE, {name: tensor.shape for name, tensor in parts.items()}, parts, base)
+        made.norm = math.sqrt(sum(map(made.squares, made)))
+        return made
 
     @property
     def whole(self) -> bool:
@@ -105,9 +123,18 @@ class Delta(Mapping[str, torch.Tensor]):
             found = parts[name]
             if found.shape != shape or found.dtype != dtype:
                 raise CorruptObject(f"the delta of {name} is {found.dtype} {tuple(found.shape)}")
-            if dtype.is_floating_point and not bool(torch.isfinite(found).all()):
+            if not dtype.is_floating_point:
+                continue
+            total = delta.squares(name) if codec in _FLOATS else squares(found)
+            if not math.isfinite(total):
                 raise CorruptObject(f"the delta of {name} has values that are not finite")
         return delta
+
+    def squares(self, name: str) -> float:
+        """Return the sum of squares of a decoded parameter, computed once."""
+        if name not in self._squares:
+            self._squares[name] = squares(self[name])
+        return self._squares[name]
 
     @property
     def layout(self) -> str:
@@ -217,11 +244,11 @@ _LONGEST_HEADER = 100_000_000
 # -- states ------------------------------------------------------------------------------------
 
 
-def encode_state(state: OuterState, steps: Callable[[], Iterable[Step]] | None = None) -> Pieces:
+def encode_state(state: OuterState, steps: Iterable[Step] | None = None) -> Pieces:
     """Return a state as safetensors bytes; equal states give equal bytes.
 
-    ``steps``, in the order of names, gives the values after an outer step, of which one tensor is
-    in memory at a time; by default they are the state's own.
+    The first pass over the bytes takes ``steps``, which change the state parameter by parameter,
+    in the order of their names.
     """
     names = sorted(state.theta)
     shapes = {name: tuple(state.theta[name].shape) for name in names}
@@ -230,10 +257,11 @@ def encode_state(state: OuterState, steps: Callable[[], Iterable[Step]] | None =
         for name in names
         for kind in ("theta", "momentum")
     ]
-    made = steps or partial(state.steps, names)
 
     def tensors() -> Iterator[torch.Tensor]:
-        for step in made():
+        nonlocal steps
+        first, steps = steps, None
+        for step in state.steps(names) if first is None else first:
             yield step.theta
             yield step.momentum
 

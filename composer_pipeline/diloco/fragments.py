@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from composer_pipeline.diloco.codecs import Delta, decode_delta, decode_state, state_sha
+from composer_pipeline.diloco.codecs import Delta, decode_delta, decode_state, encode_state
 from composer_pipeline.diloco.log import Commit, CorruptObject, OuterLog
 from composer_pipeline.diloco.outer_optimizer import OuterState, Step, Tensors, outer_steps
 from composer_pipeline.diloco.spec import DiLoCoSpec, Fragment
@@ -63,11 +63,10 @@ def fragment_of(parameters: Mapping[str, torch.Tensor], count: int, fragment: Fr
 def merged_steps(
     state: OuterState, deltas: Sequence[Delta], weights: Sequence[float], spec: DiLoCoSpec
 ) -> Iterator[Step]:
-    """Yield the state after a round, parameter by parameter, in the order of their names.
+    """Merge a round into ``state``; yield each parameter after it, in the order of their names.
 
     Parameters of other fragments stay as they are, with their momentum. ``weights`` add up to 1,
-    one for each of the included ``deltas``, in the order of the slots. What was yielded may
-    replace the state's own.
+    one for each of the included ``deltas``, in the order of the slots.
     """
     names = set(deltas[0])
     made = _merged(state.only(names), deltas, weights, spec)
@@ -82,7 +81,9 @@ def _merged(
     # A replica alone ends where it trained to, to the bit: θ − (θ − local) would round.
     if len(deltas) == 1 and deltas[0].whole and spec.takes_result_as_is:
         for name in sorted(state.theta):
-            yield Step(name, deltas[0].parts[name], state.momentum[name])
+            moved = deltas[0].squares(name)
+            state.theta[name].copy_(deltas[0].parts[name])
+            yield state.step(name)._replace(moved=moved)
         return
     yield from outer_steps(state, deltas, lr=lr, momentum=momentum, weights=weights)
 
@@ -162,20 +163,20 @@ def _rebuilt_state(log: OuterLog, commit: Commit) -> OuterState:
     else:
         raise CorruptObject(reason)
     for step in reversed(later):
-        state = _next(log, state, step)
+        _merge(log, state, step)
     return state
 
 
-def _next(log: OuterLog, state: OuterState, commit: Commit) -> OuterState:
+def _merge(log: OuterLog, state: OuterState, commit: Commit) -> None:
     spec = log.spec()
     if spec is None:
         raise CorruptObject(f"run {log.run_id} has no spec.json")
+    steps = None
     if commit.included:
         parts = commit.included
         like = fragment_of(state.theta, spec.fragments, commit.fragment)
         deltas = [decode_delta(log.read(p.key, p.sha256, p.size), like, spec.codec) for p in parts]
         weights = [part.weight for part in parts]
-        state = OuterState.of(merged_steps(state, deltas, weights, spec))
-    if state_sha(state) != commit.state_sha:
+        steps = merged_steps(state, deltas, weights, spec)
+    if encode_state(state, steps).sha256 != commit.state_sha:
         raise CorruptObject(f"the deltas of round {commit.round} don't add up to its state")
-    return state

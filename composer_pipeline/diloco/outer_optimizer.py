@@ -1,4 +1,4 @@
-"""The outer step of DiLoCo: pure functions on CPU fp32 tensors.
+"""The outer step of DiLoCo, on CPU fp32 tensors.
 
 Every replica must compute the same bits, so that a commit can be reconstructed from its deltas:
 only separate multiplications and additions (no fused multiply-add, no reductions), always in
@@ -15,16 +15,20 @@ import torch
 
 #: Tensors by the names of the model's parameters, each in its parameter's shape.
 Tensors = dict[str, torch.Tensor]
-#: Elements that ``squares`` holds in fp64 at a time.
-_AT_ONCE = 2**20
+#: Elements that are computed at a time, so that what lies between stays in the processor's cache.
+_AT_ONCE = 2**16
 
 
 class Step(NamedTuple):
-    """One parameter after an outer step, with its momentum: fp32 on the CPU, in its shape."""
+    """One parameter after an outer step, with its momentum: fp32 on the CPU, in its shape.
+
+    ``moved`` is the sum of squares of what the step has changed.
+    """
 
     name: str
     theta: torch.Tensor
     momentum: torch.Tensor
+    moved: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,6 @@ class OuterState:
         """Return these parameters alone; the tensors are shared."""
         chosen = list(names)
         return OuterState({n: self.theta[n] for n in chosen}, {n: self.momentum[n] for n in chosen})
-
-    @classmethod
-    def of(cls, steps: Iterable[Step]) -> "OuterState":
-        """Return the state that ``steps`` make."""
-        made = list(steps)
-        return cls({s.name: s.theta for s in made}, {s.name: s.momentum for s in made})
 
     @classmethod
     def initial(cls, theta: Mapping[str, torch.Tensor]) -> "OuterState":
@@ -97,7 +95,11 @@ def pseudo_gradient(
     The sign is that of a gradient: SGD subtracts it, so the global parameters move towards
     the local ones (``_save_grads`` of torchft's ``local_sgd.py`` does the same).
     """
-    return LazyTensors(base, lambda name: master(base[name]).sub_(master(local[name])))
+    return LazyTensors(base, lambda name: _fp32(base[name]) - _fp32(local[name]))
+
+
+def _fp32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", torch.float32)
 
 
 def outer_steps(
@@ -108,14 +110,14 @@ def outer_steps(
     momentum: float,
     weights: Sequence[float] | None = None,
 ) -> Iterator[Step]:
-    """Yield the next state parameter by parameter, in the order of their names; pure.
+    """Take the outer step in place; yield each parameter after it, in the order of their names.
 
     SGD with Nesterov momentum over the weighted mean ``g``, as ``torch.optim.SGD(nesterov=
     True)`` defines it: ``b ← μ·b + g``, then ``θ ← θ − lr·(g + μ·b)``. With momentum 0 and
     learning rate 1 it is plain averaging.
 
     Args:
-        state: the state that every delta started from; what was yielded may replace its own.
+        state: the state that every delta started from, in contiguous tensors, which are changed.
         deltas: ``θ_global − θ_local`` of each included slot, in the order of the slots, each
             with the names and shapes of ``state``.
         lr: outer learning rate.
@@ -130,21 +132,24 @@ def outer_steps(
     shares = list(weights) if weights is not None else [1.0 / len(deltas)] * len(deltas)
     if len(shares) != len(deltas):
         raise ValueError(f"{len(shares)} weights for {len(deltas)} deltas")
+    room = torch.empty(2, _AT_ONCE)
     for name in sorted(state.theta):
-        gradient = deltas[0][name] * shares[0]
-        for delta, share in zip(deltas[1:], shares[1:], strict=True):
-            gradient.add_(delta[name] * share)
-        buffer = (state.momentum[name] * momentum).add_(gradient)
-        gradient.add_(buffer * momentum).mul_(lr)
-        yield Step(name, state.theta[name] - gradient, buffer)
-
-
-def norm(tensors: Mapping[str, torch.Tensor]) -> float:
-    """Return the Euclidean norm over all elements of all tensors."""
-    return float(sum(squares(tensor) for tensor in tensors.values()) ** 0.5)
+        flat = [t.view(-1) for t in (state.theta[name], state.momentum[name])]
+        flat += [delta[name].reshape(-1) for delta in deltas]
+        moved = 0.0
+        for theta, buffer, *changes in zip(*(t.split(_AT_ONCE) for t in flat), strict=True):
+            gradient, product = room[:, : len(theta)]
+            torch.mul(changes[0], shares[0], out=gradient)
+            for change, share in zip(changes[1:], shares[1:], strict=True):
+                gradient.add_(torch.mul(change, share, out=product))
+            buffer.mul_(momentum).add_(gradient)
+            gradient.add_(torch.mul(buffer, momentum, out=product)).mul_(lr)
+            theta.sub_(gradient)
+            moved += squares(gradient)
+        yield state.step(name)._replace(moved=moved)
 
 
 def squares(tensor: torch.Tensor) -> float:
-    """Return the sum of squares of a tensor, in fp64."""
+    """Return the sum of squares of a tensor, in fp64: finite only if all its values are."""
     parts = tensor.detach().reshape(-1).split(_AT_ONCE)
-    return float(sum(float(part.double().square().sum()) for part in parts))
+    return sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in parts)

@@ -32,10 +32,9 @@ from composer_pipeline.diloco.outer_optimizer import (
     LazyTensors,
     OuterState,
     Tensors,
-    norm,
     signature,
 )
-from composer_pipeline.diloco.rounds import UNKNOWN, Follower, Steps, Work
+from composer_pipeline.diloco.rounds import UNKNOWN, Follower, Work
 from composer_pipeline.diloco.spec import ALL, DiLoCoSpec
 from composer_pipeline.errors import InputError
 
@@ -223,8 +222,8 @@ class Replica(Follower):
                 return
             pause = self._pause(pause)
 
-    def _adopt(self, commit: Commit, steps: Steps) -> None:
-        super()._adopt(commit, steps)
+    def _adopt(self, commit: Commit) -> None:
+        super()._adopt(commit)
         self._heartbeats.round = self.round
 
     def _pause(self, seconds: float) -> float:
@@ -270,17 +269,21 @@ class Replica(Follower):
         local: Mapping[str, torch.Tensor] | None, work: Work,
     ) -> SyncResult:  # fmt: skip
         started, sent = time.monotonic(), 0
-        self._changed = set()
+        self._changed, self._moved = set(), 0.0
         fragment = self.spec.fragment(self.round)
         part = fragment_of(self.state.theta, self.spec.fragments, fragment)
         if fragment is not ALL:
             delta = LazyTensors(part, delta.__getitem__)
+        if self.spec.late_decay:
+            delta = dict(delta)  # it may depend on the state, and is read after that has changed
         fresh, fresh_tokens = delta, tokens
         numbers = self.spec.numbers(fragment)
         delta, tokens = self._with_rest(fresh, tokens, numbers)
-        size = norm(delta)
+        packed = self._packed(delta, fresh, local, part)
+        lossy = self.spec.feedback and not packed.whole
+        lost = {name: delta[name] - packed[name] for name in packed} if lossy else {}
+        size = packed.norm
         withheld = "" if math.isfinite(size) else NOT_FINITE
-        packed = self._packed(delta, fresh, local, part) if not withheld else None
         commit = self.log.commit(self.round)
         if commit is None:
             with self.graceful_exit.deferred():
@@ -299,9 +302,8 @@ class Replica(Follower):
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
             self._heartbeats.wasted_tokens = self.wasted_tokens
-        elif packed is not None and self.spec.feedback and not packed.whole:
-            for name in delta:  # made from the earlier loss
-                self.lost[name] = delta[name] - packed[name]
+        else:
+            self.lost |= lost  # which has the earlier loss in it
         self._follow(commit)
         moved = self._moved
         while not self.finished and (later := self.log.commit(self.round)) is not None:
@@ -335,10 +337,10 @@ class Replica(Follower):
             return Delta.to(local, base)
         return Delta.pack(delta, self.spec.codec)
 
-    def _contribute(self, delta: Delta | None, tokens: int, withheld: str, work: Work) -> int:
-        """Store a delta, then its record; return the bytes sent."""
+    def _contribute(self, delta: Delta, tokens: int, withheld: str, work: Work) -> int:
+        """Store a delta, unless it is withheld, then its record; return the bytes sent."""
         key, digest, size = "", "", 0
-        if delta is not None:
+        if not withheld:
             data = encode_delta(delta)
             key, digest = self.log.put_delta(self.round, self.slot, data)
             self._own[key], size = delta, len(data)
@@ -353,7 +355,7 @@ class Replica(Follower):
     def _await_commit(self) -> Commit:
         """Return the commit of ``round``, writing it when it is this slot's turn."""
         deadline = time.monotonic() + self.spec.round_timeout_s
-        ready_since, pause = None, POLL_FIRST_S
+        ready_since, pause, proposal = None, POLL_FIRST_S, None
         while True:
             if (commit := self.log.commit(self.round)) is not None:
                 return commit
@@ -366,7 +368,7 @@ class Replica(Follower):
                 ready_since = now if ready_since is None else ready_since
                 place = sorted(offers).index(self.slot) if self.slot in offers else len(offers)
                 if now - ready_since >= place * self.spec.takeover_s:
-                    proposal = self._propose(offers)
+                    proposal = proposal or self._propose(offers)
                     if proposal is not None:
                         with self.graceful_exit.deferred():
                             self.log.try_commit(proposal)
@@ -406,7 +408,7 @@ class Replica(Follower):
         return self._checked[offer.key]
 
     def _propose(self, offers: Mapping[int, Contribution]) -> Commit | None:
-        """Merge what is valid, store the result, and return the commit to create.
+        """Merge what is valid into the state, and return the commit to create.
 
         None where too few deltas are valid and a missing slot may still bring one; once all slots
         have contributed, such a round is committed empty, and the state stays.
@@ -430,13 +432,11 @@ class Replica(Follower):
             deltas = {}
         shares = shares_of({slot: offers[slot].tokens for slot in deltas}, self.spec)
         included = tuple(offers[slot].included(shares[slot], norms[slot]) for slot in deltas)
-        steps = self._merged(included, deltas)
-        data = encode_state(self.state, steps)
+        data = self._merge(included, deltas)
         key, size = "", 0
         if self.spec.is_snapshot(self.round):
             collect(self.log, self.spec, self.round)
             key, size = self.log.put_state(self.round, data)[0], len(data)
-        self._proposed[data.sha256] = steps
         return Commit(
             round=self.round,
             included=included,
@@ -453,8 +453,7 @@ class Replica(Follower):
     def _sizes(self, delta: Delta) -> dict[int, float]:
         """Return the norm of each fragment in a delta to the present round."""
         numbers = self.spec.numbers(self.spec.fragment(self.round))
-        parts = {number: sorted(self._names(number)) for number in numbers}
-        return {n: norm(LazyTensors(names, delta.__getitem__)) for n, names in parts.items()}
+        return {n: math.sqrt(sum(map(delta.squares, self._names(n)))) for n in numbers}
 
 
 def _sum(

@@ -5,7 +5,6 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from composer_pipeline.diloco.codecs import Delta, decode_delta, decode_state, encode_state
@@ -21,6 +20,7 @@ from composer_pipeline.diloco.log import (
 )
 from composer_pipeline.diloco.outer_optimizer import OuterState, Step, squares
 from composer_pipeline.diloco.spec import ALL, DiLoCoSpec, Fragment
+from composer_pipeline.diloco.store import Pieces
 
 #: Norms of merged deltas that the guard keeps, and how many it needs.
 RECENT_NORMS, FEWEST_NORMS = 16, 3
@@ -138,14 +138,11 @@ class Stopwatch:
         return statistics.median(self._took) if self._took else 0.0
 
 
-#: Makes the state after an outer step, one parameter at a time.
-Steps = Callable[[], Iterator[Step]]
-
-
 class Follower:
     """Follows a run: ``state`` is the base of ``round``, and ``sha`` its hash.
 
-    There is one state in memory, and each round overwrites it: copy what is to stay.
+    There is one state in memory, and each round changes it in place: copy what is to stay. A commit
+    of other bits than were computed here is read from the log.
     """
 
     state: OuterState
@@ -153,6 +150,8 @@ class Follower:
     def __init__(self, log: OuterLog, spec: DiLoCoSpec) -> None:
         self.log, self.spec = log, spec
         self.round, self.sha = 1, ""
+        #: The hash of the values in ``state``: those of ``sha``, or merged but not yet committed.
+        self._held = ""
         self._moved = 0.0
         self._changed: set[str] = set()
         self._guard = NormGuard(spec)
@@ -161,7 +160,6 @@ class Follower:
         #: Deltas by key: those that this process made, and those it has checked.
         self._own: dict[str, Delta] = {}
         self._checked: dict[str, Delta | str] = {}
-        self._proposed: dict[str, Steps] = {}
 
     @property
     def finished(self) -> bool:
@@ -194,32 +192,24 @@ class Follower:
 
     def _replay(self, commits: list[Commit], whole: Commit) -> bool:
         """Return whether one commit's state and the changes after it give the newest state."""
-        if not whole.state_key:
-            return False
         self._pace.clear()
         self._guard.clear()
         self._empty.clear()
         for earlier in commits[: whole.round]:
             self._note(earlier)
+        return self._load(whole) and all(map(self._advance, commits[whole.round + 1 :]))
+
+    def _load(self, commit: Commit) -> bool:
+        """Move to the state after ``commit`` as the log has it; return whether it can be read."""
+        if not commit.state_key:
+            return False
         try:
-            self._load(whole)
+            data = self.log.read(commit.state_key, commit.state_sha, commit.state_size)
+            state = decode_state(data)
         except CorruptObject:
             return False
-        return all(self._advance(later) for later in commits[whole.round + 1 :])
-
-    def _load(self, commit: Commit) -> None:
-        data = self.log.read(commit.state_key, commit.state_sha, commit.state_size)
-        state = decode_state(data)
-        self.state = getattr(self, "state", state)
-        self._adopt(commit, state.steps)
-
-    def _adopt(self, commit: Commit, steps: Steps) -> None:
-        """Move to the state after ``commit``, overwriting one tensor after the other."""
-        moved = 0.0
-        self._changed |= self._names(commit.fragment)
-        for step in steps():
-            if step.theta is self.state.theta[step.name]:
-                continue
+        self.state, moved = getattr(self, "state", state), 0.0
+        for step in state.steps():
             by = squares(step.theta - self.state.theta[step.name])
             if by:  # another fragment's, where rounds in between were not followed
                 self._changed.add(step.name)
@@ -228,10 +218,16 @@ class Follower:
             self.state.theta[step.name].copy_(step.theta)
             self.state.momentum[step.name].copy_(step.momentum)
         self._moved = math.sqrt(moved)
-        self.sha, self.round = commit.state_sha, commit.round + 1
+        self._adopt(commit)
+        return True
+
+    def _adopt(self, commit: Commit) -> None:
+        """Begin the round after ``commit`` from the state, which has its values."""
+        self._changed |= self._names(commit.fragment)
+        self.sha = self._held = commit.state_sha
+        self.round = commit.round + 1
         self._own.clear()
         self._checked.clear()
-        self._proposed.clear()
         self._note(commit)
 
     def _note(self, commit: Commit) -> None:
@@ -248,39 +244,36 @@ class Follower:
             self._recover()
 
     def _advance(self, commit: Commit) -> bool:
-        """Move to the state after ``commit``: rebuilt from its deltas, else downloaded."""
-        steps = self._proposed.get(commit.state_sha) or self._rebuilt(commit)
-        if steps is not None:
-            self._adopt(commit, steps)
-        elif commit.state_key:
-            try:
-                self._load(commit)
-            except CorruptObject:
-                return False
-        return self.round > commit.round
+        """Move to the state after ``commit``: merged here, else downloaded."""
+        # It has those values already if it was proposed here, or merges nothing.
+        if self._held == commit.state_sha or self._rebuild(commit):
+            self._adopt(commit)
+            return True
+        return self._load(commit)
 
-    def _rebuilt(self, commit: Commit) -> Steps | None:
-        """Return the steps to the state after ``commit`` if this machine computes the same bits."""
-        if commit.base_sha != self.sha:
-            return None
+    def _rebuild(self, commit: Commit) -> bool:
+        """Merge the deltas of ``commit``; return whether this machine computes the same bits."""
+        if commit.base_sha != self._held:
+            return False
         try:
             deltas = {part.slot: self._delta(part, commit.fragment) for part in commit.included}
         except CorruptObject:
-            return None
-        steps = self._merged(commit.included, deltas)
-        return steps if encode_state(self.state, steps).sha256 == commit.state_sha else None
+            return False
+        return self._merge(commit.included, deltas).sha256 == commit.state_sha
 
-    def _merged(self, included: tuple[Included, ...], deltas: Mapping[int, Delta]) -> Steps:
-        """Return the steps to the next state, which is never in memory beside the present one."""
-        if not included:
-            return self.state.steps
-        return partial(
-            merged_steps,
-            self.state,
-            [deltas[part.slot] for part in included],
-            [part.weight for part in included],
-            self.spec,
-        )
+    def _merge(self, included: tuple[Included, ...], deltas: Mapping[int, Delta]) -> Pieces:
+        """Merge into the state, and return its bytes, which were hashed on the way."""
+        squared = [0.0]
+
+        def steps() -> Iterator[Step]:
+            chosen, weights = [deltas[p.slot] for p in included], [p.weight for p in included]
+            for step in merged_steps(self.state, chosen, weights, self.spec):
+                squared.append(step.moved)
+                yield step
+
+        data = encode_state(self.state, steps() if included else None)
+        self._held, self._moved = data.sha256, math.sqrt(sum(squared))
+        return data
 
     def _delta(self, part: Included | Contribution, fragment: Fragment) -> Delta:
         """Return a delta, known to this process or read."""

@@ -10,9 +10,9 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -145,6 +145,8 @@ class Pieces:
 T = TypeVar("T")
 #: Pauses between two tries: the first, the factor, the longest.
 FIRST_PAUSE_S, PAUSE_FACTOR, LONGEST_PAUSE_S = 0.2, 2.0, 10.0
+#: Bytes that are read at a time: less than what glibc maps anew for each.
+CHUNK = 2**18
 #: Objects above this go up in parts of ``PART``, a few at a time; a bucket takes 5 GB in one.
 PARTS_ABOVE, PART, AT_A_TIME = 16 * 2**20, 8 * 2**20, 2
 #: A bucket takes 10 000 parts of an object at most.
@@ -191,6 +193,7 @@ class ObjectStore:
         self._api: Any = obstore
         self._exists, self._unsupported = AlreadyExistsError, NotSupportedError
         self._errors: tuple[type[Exception], ...] = (OSError, BaseError)
+        self._folder: Path | None = None
         try:
             if "://" in url:
                 seconds = dt.timedelta(seconds=TRYING_S)
@@ -198,7 +201,8 @@ class ObjectStore:
                     url, retry_config={"max_retries": REQUEST_TRIES, "retry_timeout": seconds}
                 )
             else:
-                self._store = LocalStore(Path(url).expanduser().absolute(), mkdir=True)
+                self._folder = Path(url).expanduser().absolute()
+                self._store = LocalStore(self._folder, mkdir=True)
         except (OSError, BaseError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"the outer log {url} cannot be opened: {reason}") from None
@@ -222,12 +226,18 @@ class ObjectStore:
             time.sleep(pause)
             pause = min(pause * PAUSE_FACTOR, LONGEST_PAUSE_S)
 
-    def _read(self, key: str, use: Callable[[Any], T]) -> T | None:
-        """Return what ``use`` makes of an object, or None where there is none."""
+    def _read(self, key: str, use: Callable[[int, Iterable[Any]], T]) -> T | None:
+        """Return what ``use`` makes of an object's size and chunks, or None where there is none."""
 
         def call() -> T | None:
             try:
-                return use(self._api.get(self._store, self._key(key)))
+                if self._folder is None:
+                    answer = self._api.get(self._store, self._key(key))
+                    return use(answer.meta["size"], answer.stream(min_chunk_size=CHUNK))
+                # obstore would read a file in pieces of 8 KiB, each as a task of its own.
+                with (self._folder / self._key(key)).open("rb", buffering=0) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    return use(size, iter(partial(file.read, CHUNK), b""))
             except FileNotFoundError:
                 return None
 
@@ -271,7 +281,7 @@ class ObjectStore:
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes of an object, or None where there is none."""
-        return self._read(key, lambda answer: bytes(answer.bytes()))
+        return self._read(key, lambda size, chunks: b"".join(chunks))
 
     def modified(self, key: str) -> dt.datetime | None:
         """Return when an object was written, by the store's clock, or None where there is none."""
@@ -280,9 +290,9 @@ class ObjectStore:
     def fetch(self, key: str) -> bytearray | None:
         """Return the bytes of a large object, held once, or None where there is none."""
 
-        def use(answer: Any) -> bytearray:
-            data, at = bytearray(answer.meta["size"]), 0
-            for chunk in answer.stream(min_chunk_size=2**20):
+        def use(size: int, chunks: Iterable[Any]) -> bytearray:
+            data, at = bytearray(size), 0
+            for chunk in chunks:
                 view = memoryview(chunk)
                 data[at : at + len(view)] = view
                 at += len(view)
@@ -294,9 +304,9 @@ class ObjectStore:
     def digest(self, key: str) -> tuple[int, str] | None:
         """Return size and SHA-256 of an object, read in pieces, or None where there is none."""
 
-        def use(answer: Any) -> tuple[int, str]:
+        def use(_: int, chunks: Iterable[Any]) -> tuple[int, str]:
             size, digest = 0, hashlib.sha256()
-            for chunk in answer.stream(min_chunk_size=2**20):
+            for chunk in chunks:
                 digest.update(chunk)
                 size += len(memoryview(chunk))
             return size, digest.hexdigest()

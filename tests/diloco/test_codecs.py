@@ -6,7 +6,7 @@ from safetensors.torch import load, save
 
 from composer_pipeline.diloco.codecs import Delta, decode_delta, encode_delta, encode_state
 from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.outer_optimizer import OuterState, norm
+from composer_pipeline.diloco.outer_optimizer import OuterState
 
 #: Odd sizes on purpose: blocks and bytes that are not full, and one without elements.
 SHAPES = {"a.weight": (37, 129), "b": (3,), "c": (), "d": (0, 4), "e": (64, 256)}
@@ -15,6 +15,10 @@ SHAPES = {"a.weight": (37, 129), "b": (3,), "c": (), "d": (0, 4), "e": (64, 256)
 def delta(scale: float = 1e-4) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     return {name: scale * torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def norm(tensors: dict[str, torch.Tensor]) -> float:
+    return torch.cat([tensor.double().reshape(-1) for tensor in tensors.values()]).norm().item()
 
 
 def there_and_back(change: dict[str, torch.Tensor], codec) -> Delta:
@@ -36,6 +40,10 @@ def test_everyone_merges_what_travelled(codec, bytes_each, error, scale) -> None
         assert read[name].dtype == torch.float32
     lost = norm({name: change[name] - read[name] for name in SHAPES}) / norm(change)
     assert lost <= error
+    assert packed.norm == pytest.approx(norm(change))
+    for name in SHAPES:
+        for one in (packed, read):
+            assert one.squares(name) == pytest.approx(norm({name: read[name]}) ** 2)
     count = sum(tensor.numel() for tensor in change.values())
     assert len(encode_delta(packed)) / count <= bytes_each
 

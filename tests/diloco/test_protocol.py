@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from composer_pipeline.diloco import rounds
 from composer_pipeline.diloco.codecs import state_sha
-from composer_pipeline.diloco.fragments import read_state
+from composer_pipeline.diloco.fragments import merged_steps, read_state
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
@@ -112,6 +113,19 @@ def test_all_slots_contribute_to_all_rounds_and_end_equal(run, toy, tmp_path) ->
         target = torch.stack([x[:, 0] * x[:, 1], x[:, 2].sin(), x[:, 3:].sum(1)], 1)
         losses.append(torch.nn.functional.mse_loss(inner.net(x), target).item())
     assert losses[1] < 0.9 * losses[0]
+
+
+def test_each_replica_computes_each_merge_once(run, monkeypatch, tmp_path) -> None:
+    """Whether it proposes or follows: a merge passes over the whole model."""
+    rounds_merged = []
+
+    def counted(*given):
+        rounds_merged.append(given)
+        return merged_steps(*given)
+
+    monkeypatch.setattr(rounds, "merged_steps", counted)
+    run(tmp_path, spec(takeover_s=DEADLINE_S))
+    assert len(rounds_merged) == 2 * 4
 
 
 def test_a_replica_killed_while_training_is_left_behind(run, tmp_path) -> None:
@@ -289,21 +303,21 @@ def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, kept: int |
 
 
 def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatch, tmp_path):
-    merged = Replica._merged
+    merge = Replica._merge
 
     def other_bits(self, parts, deltas):
-        steps = merged(self, parts, deltas)
-        if self.slot == 0:
-            return steps
-        return lambda: (step._replace(theta=step.theta * (1 + 1e-6)) for step in steps())
+        if self.slot:
+            for tensor in self.state.theta.values():
+                tensor.mul_(1 + 1e-6)
+        return merge(self, parts, deltas)
 
     adopted, adopt = [], Replica._adopt
 
-    def record(self, commit, steps):
-        adopt(self, commit, steps)
+    def record(self, commit):
+        adopt(self, commit)
         adopted.append((self.slot, commit.round, state_sha(self.state) == commit.state_sha))
 
-    monkeypatch.setattr(Replica, "_merged", other_bits)
+    monkeypatch.setattr(Replica, "_merge", other_bits)
     monkeypatch.setattr(Replica, "_adopt", record)
     log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S, kept_rounds=2))
     assert included(log) == [[0, 1]] * 4

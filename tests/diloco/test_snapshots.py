@@ -67,12 +67,13 @@ def test_at_any_time_two_states_and_so_many_deltas_lead_to_the_newest(
         assert len(deltas) <= KEPT
         theta, last = read_state(str(tmp_path), "run")
         assert last.round == commit.round - 1
-        assert torch.equal(theta["w"], replica.state.theta["w"])
+        assert torch.equal(theta["w"], before)
         return create(log, commit)
 
     replica = join(tmp_path)
     monkeypatch.setattr(OuterLog, "try_commit", look_then_create)
     for round_ in range(1, ROUNDS + 1):
+        before = replica.state.theta["w"].clone()
         train(replica, 1)
         assert state_sha(replica.state) == replica.sha
         late = join(tmp_path, 1, round_)
@@ -148,6 +149,6 @@ def test_one_who_lost_the_race_leaves_no_state_behind(tmp_path: Path) -> None:
 
 def test_machines_that_compute_other_bits_are_told_the_remedy(tmp_path: Path, monkeypatch) -> None:
     train(join(tmp_path), 3)
-    monkeypatch.setattr(Replica, "_rebuilt", lambda self, commit: None)
+    monkeypatch.setattr(Replica, "_rebuild", lambda self, commit: False)
     with pytest.raises(OuterLogError, match=r"leads to round 3; .* diloco\.kept_rounds: 2"):
         join(tmp_path, 1)

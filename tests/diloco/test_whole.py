@@ -22,25 +22,30 @@ def whole() -> Delta:
     return decode_delta(bytes(encode_delta(Delta.to(LOCAL, BASE))), BASE)
 
 
+def after(deltas, lr: float) -> torch.Tensor:
+    (step,) = outer_steps(OuterState.initial(BASE), deltas, lr=lr, momentum=0.0)
+    return step.theta
+
+
 def test_a_replica_alone_is_where_it_trained_to() -> None:
-    state = OuterState.initial(BASE)
+    state, delta = OuterState.initial(BASE), dict(pseudo_gradient(BASE, LOCAL))
     (step,) = merged_steps(state, [whole()], [1.0], spec())
     assert torch.equal(step.theta, LOCAL["w"])
+    assert torch.equal(state.theta["w"], LOCAL["w"])
+    assert step.moved == pytest.approx(delta["w"].square().sum().item())
     # Which the difference alone does not give.
-    delta = dict(pseudo_gradient(BASE, LOCAL))
-    rounded = OuterState.of(outer_steps(state, [delta], lr=1.0, momentum=0.0))
-    assert not torch.equal(rounded.theta["w"], LOCAL["w"])
+    assert not torch.equal(after([delta], 1.0), LOCAL["w"])
 
 
 def test_elsewhere_it_counts_as_the_change_that_it_is() -> None:
-    state, others = OuterState.initial(BASE), {"w": torch.tensor([0.5, 0.5])}
-    two = spec(replicas=2)
-    steps = merged_steps(state, [whole(), Delta.pack(others)], [0.5, 0.5], two)
+    others = {"w": torch.tensor([0.5, 0.5])}
+    steps = merged_steps(
+        OuterState.initial(BASE), [whole(), Delta.pack(others)], [0.5, 0.5], spec(replicas=2)
+    )
     delta = dict(pseudo_gradient(BASE, LOCAL))
-    expected = OuterState.of(outer_steps(state, [delta, others], lr=1.0, momentum=0.0))
-    assert torch.equal(next(steps).theta, expected.theta["w"])
+    assert torch.equal(next(steps).theta, after([delta, others], 1.0))
     half = spec(outer_lr=0.5, outer_momentum=0.0)
-    (step,) = merged_steps(state, [whole()], [1.0], half)
+    (step,) = merged_steps(OuterState.initial(BASE), [whole()], [1.0], half)
     assert torch.equal(step.theta, BASE["w"] - delta["w"] * 0.5)
 
 

@@ -285,7 +285,15 @@ class ObjectStore:
 
     def modified(self, key: str) -> dt.datetime | None:
         """Return when an object was written, by the store's clock, or None where there is none."""
-        return self._read(key, lambda answer: answer.meta["last_modified"])
+
+        def call() -> dt.datetime | None:
+            try:
+                found: dt.datetime = self._api.head(self._store, self._key(key))["last_modified"]
+            except FileNotFoundError:
+                return None
+            return found
+
+        return self._retrying("read", key, call)
 
     def fetch(self, key: str) -> bytearray | None:
         """Return the bytes of a large object, held once, or None where there is none."""

@@ -20,9 +20,10 @@ import msgspec  # noqa: E402
 import obstore.store  # noqa: E402, F401
 import torch  # noqa: E402
 
+from composer_pipeline.diloco import rounds  # noqa: E402
 from composer_pipeline.diloco.callback import DiLoCoCallback  # noqa: E402
 from composer_pipeline.diloco.log import OuterLog  # noqa: E402
-from composer_pipeline.diloco.outer_optimizer import Step  # noqa: E402
+from composer_pipeline.diloco.outer_optimizer import OuterState, Step  # noqa: E402
 from composer_pipeline.diloco.replica import Replica  # noqa: E402
 from composer_pipeline.diloco.slots import claim  # noqa: E402
 from composer_pipeline.diloco.spec import DiLoCoSpec  # noqa: E402
@@ -160,24 +161,20 @@ def skew(seconds: float) -> None:
     time.time = lambda: real() + seconds
 
 
-def other_code(replica: Replica) -> None:
-    """Give a replica an outer step with plain momentum."""
-    spec = replica.spec
+def other_code() -> None:
+    """Give this process an outer step with plain momentum."""
 
-    def merged(included: Any, deltas: Any) -> Any:
-        def steps() -> Iterator[Step]:
-            lr, momentum = spec.outer_step
-            state = replica.state
-            for name in sorted(state.theta):
-                mean = sum(
-                    (deltas[part.slot][name] * part.weight for part in included), torch.zeros(())
-                )
-                buffer = state.momentum[name] * momentum + mean
-                yield Step(name, state.theta[name] - buffer * lr, buffer)
+    def merged(state: OuterState, deltas: Any, weights: Any, spec: DiLoCoSpec) -> Iterator[Step]:
+        lr, momentum = spec.outer_step
+        for name in sorted(state.theta):
+            mean = sum(
+                (d[name] * w for d, w in zip(deltas, weights, strict=True)), torch.zeros(())
+            )
+            state.momentum[name].mul_(momentum).add_(mean)
+            state.theta[name].sub_(state.momentum[name] * lr)
+            yield state.step(name)
 
-        return steps if included else replica.state.steps
-
-    replica._merged = merged  # type: ignore[method-assign]
+    rounds.merged_steps = merged  # type: ignore[attr-defined]
 
 
 def one_replica(url: str, spec: str, slot: int, orders: Orders, marks: str) -> None:
@@ -200,7 +197,7 @@ def one_replica(url: str, spec: str, slot: int, orders: Orders, marks: str) -> N
             agreed = agreed.model_copy(update={"software": orders.software})
         replica = Replica(log, agreed, slot, attempt)
         if orders.plain_momentum:
-            other_code(replica)
+            other_code()
         said = {"sha": _train(replica, orders)}
     except ComposerError as error:
         said = {"error": f"{type(error).__name__}: {error}"}

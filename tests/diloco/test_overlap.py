@@ -216,7 +216,7 @@ def test_an_error_of_the_sync_ends_the_training(tmp_path):
     assert "got 1 contributions (min_quorum 2)" in str(errors[0])
 
 
-def test_a_rejected_change_takes_what_was_trained_from_it_along(tmp_path):
+def test_a_rejected_change_takes_what_was_trained_from_it_along(tmp_path, monkeypatch):
     """Slot 0's parameters are not finite in round 1: it starts over from the commit."""
     agreed = spec(overlap_steps=2, rounds=3)
     inner = Inner(0)
@@ -228,7 +228,7 @@ def test_a_rejected_change_takes_what_was_trained_from_it_along(tmp_path):
         if place == STEPS - 1:
             next(iter(inner.parameters().values())).data.fill_(float("nan"))
 
-    inner.steps = spoiled
+    monkeypatch.setattr(inner, "steps", spoiled)
     thread = threading.Thread(target=run, args=(callback, inner), daemon=True)
     thread.start()
     other = joined(tmp_path, agreed)

@@ -13,7 +13,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 
@@ -48,7 +48,16 @@ class _Integers(NamedTuple):
 
 
 _INTEGERS = {"int8": _Integers(8, 256), "int4": _Integers(4, 64), "int2": _Integers(2, 64)}
+#: Codecs from the finest to the coarsest.
+CODECS: tuple[Codec, ...] = get_args(Codec)
 _FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, WHOLE: torch.float32}
+
+
+def bytes_of(codec: Codec, count: int) -> int:
+    """Return how many bytes ``count`` elements take, without the header."""
+    if codec in _FLOATS:
+        return int(count * _FLOATS[codec].itemsize)
+    return _INTEGERS[codec].size(count) + 2 * _INTEGERS[codec].blocks(count)
 
 
 class Delta(Mapping[str, torch.Tensor]):
@@ -299,10 +308,13 @@ def encode_delta(delta: Delta) -> Pieces:
 def decode_delta(
     data: bytes | bytearray, like: Mapping[str, torch.Tensor], codec: Codec = "fp32"
 ) -> Delta:
-    """Return the delta in ``data``; raises ``CorruptObject`` where it does not fit."""
+    """Return the delta in ``data``; raises ``CorruptObject`` where it does not fit.
+
+    Its codec may be coarser than ``codec``, that of the run.
+    """
     metadata, tensors = _parsed(data)
     there = metadata.get("codec", "fp32")
-    if there != codec and (there, codec) != (WHOLE, "fp32"):
+    if there not in CODECS[CODECS.index(codec) :] and (there, codec) != (WHOLE, "fp32"):
         raise CorruptObject(f"the delta's codec is {there}, the run's is {codec}")
     delta = Delta.of(there, like, tensors)
     layout = metadata.get("layout", delta.layout)

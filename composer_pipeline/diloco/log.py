@@ -43,7 +43,8 @@ class CorruptObject(ComposerError):
 class Included(msgspec.Struct, frozen=True):
     """A delta that a commit merged, with its weight.
 
-    ``steps`` optimizer steps led to it, of ``seconds`` each; 0 where not counted or measured.
+    ``steps`` optimizer steps led to it, of ``seconds`` each; 0 where not counted or measured. It
+    took ``upload_s`` seconds to store.
     """
 
     slot: int
@@ -56,6 +57,7 @@ class Included(msgspec.Struct, frozen=True):
     norm: float = 0.0
     steps: int = 0
     seconds: float = 0.0
+    upload_s: float = 0.0
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -112,8 +114,8 @@ class Commit(msgspec.Struct, frozen=True):
 class Contribution(msgspec.Struct, frozen=True):
     """What one slot offers for one round; written after its delta object.
 
-    ``withheld`` says why there is no object, so that nobody waits for this slot. ``steps`` and
-    ``seconds`` are those of :class:`Included`.
+    ``withheld`` says why there is no object, so that nobody waits for this slot. ``steps``,
+    ``seconds`` and ``upload_s`` are those of :class:`Included`.
     """
 
     round: int
@@ -127,12 +129,13 @@ class Contribution(msgspec.Struct, frozen=True):
     withheld: str = ""
     steps: int = 0
     seconds: float = 0.0
+    upload_s: float = 0.0
 
     def included(self, weight: float, norm: float) -> Included:
         """Return the entry of a commit that merges this contribution."""
         return Included(
             self.slot, self.key, self.sha256, self.size, weight, self.tokens, self.attempt, norm,
-            self.steps, self.seconds,
+            self.steps, self.seconds, self.upload_s,
         )  # fmt: skip
 
 

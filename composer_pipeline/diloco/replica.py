@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from composer_pipeline.diloco.codecs import Delta, encode_delta, encode_state
+from composer_pipeline.diloco.codecs import CODECS, Delta, bytes_of, encode_delta, encode_state
 from composer_pipeline.diloco.fragments import collect, fragment_names, fragment_of, shares_of
 from composer_pipeline.diloco.heartbeat import GracefulExit, HeartbeatSender
 from composer_pipeline.diloco.log import (
@@ -35,7 +35,7 @@ from composer_pipeline.diloco.outer_optimizer import (
     signature,
 )
 from composer_pipeline.diloco.rounds import UNKNOWN, Follower, Work
-from composer_pipeline.diloco.spec import ALL, DiLoCoSpec
+from composer_pipeline.diloco.spec import ALL, Codec, DiLoCoSpec
 from composer_pipeline.errors import InputError
 
 #: Parameters of mallopt(3), from malloc.h.
@@ -67,6 +67,8 @@ def returning_memory() -> Iterator[None]:
 POLL_FIRST_S, POLL_FACTOR, POLL_MAX_S = 0.05, 1.5, 2.0
 #: Seconds between two checks, while training, whether others have ended the round.
 LOOK_S = 1.0
+#: Share of the grace time that an upload may take, before a coarser codec is chosen.
+UPLOAD_SHARE = 0.5
 NOT_FINITE = "its delta has values that are not finite"
 
 
@@ -114,6 +116,8 @@ class Replica(Follower):
         #: What the codec has lost of this slot's merged deltas, by name.
         self.lost: Tensors = {}
         self._next_look = 0.0
+        #: Seconds that a byte of the last upload took.
+        self._byte_s = 0.0
 
     @property
     def steps(self) -> int:
@@ -280,7 +284,7 @@ class Replica(Follower):
         numbers = self.spec.numbers(fragment)
         delta, tokens = self._with_rest(fresh, tokens, numbers)
         packed = self._packed(delta, fresh, local, part)
-        lossy = self.spec.feedback and not packed.whole
+        lossy = self.spec.feeds_back(packed.codec) and not packed.whole
         lost = {name: delta[name] - packed[name] for name in packed} if lossy else {}
         size = packed.norm
         withheld = "" if math.isfinite(size) else NOT_FINITE
@@ -302,8 +306,8 @@ class Replica(Follower):
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
             self._heartbeats.wasted_tokens = self.wasted_tokens
-        else:
-            self.lost |= lost  # which has the earlier loss in it
+        else:  # what was lost has the earlier loss in it
+            self.lost = {n: t for n, t in self.lost.items() if n not in packed} | lost
         self._follow(commit)
         moved = self._moved
         while not self.finished and (later := self.log.commit(self.round)) is not None:
@@ -335,19 +339,29 @@ class Replica(Follower):
         plain = delta is fresh and self.spec.codec == "fp32"
         if local is not None and plain and self.spec.takes_result_as_is:
             return Delta.to(local, base)
-        return Delta.pack(delta, self.spec.codec)
+        return Delta.pack(delta, self._codec(sum(tensor.numel() for tensor in base.values())))
+
+    def _codec(self, count: int) -> Codec:
+        """Return the finest codec whose bytes, by the last upload, arrive in the grace time."""
+        may = self.spec.grace_s * UPLOAD_SHARE
+        left = CODECS[CODECS.index(self.spec.codec) :]
+        if self.spec.replicas == 1:  # nobody waits
+            return left[0]
+        return next((c for c in left if bytes_of(c, count) * self._byte_s <= may), left[-1])
 
     def _contribute(self, delta: Delta, tokens: int, withheld: str, work: Work) -> int:
         """Store a delta, unless it is withheld, then its record; return the bytes sent."""
-        key, digest, size = "", "", 0
+        key, digest, size, took = "", "", 0, 0.0
         if not withheld:
-            data = encode_delta(delta)
+            data, began = encode_delta(delta), time.monotonic()
             key, digest = self.log.put_delta(self.round, self.slot, data)
+            took = time.monotonic() - began
             self._own[key], size = delta, len(data)
+            self._byte_s = took / size
         self.log.contribute(
             Contribution(
                 self.round, self.slot, self.attempt, key, digest, size, self.sha, tokens,
-                withheld, work.steps, work.seconds,
+                withheld, work.steps, work.seconds, took,
             )
         )  # fmt: skip
         return size

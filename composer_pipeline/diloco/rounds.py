@@ -83,7 +83,10 @@ class Work(NamedTuple):
 
 
 class Pace:
-    """The slots' speeds, from commits."""
+    """The slots' speeds, from commits: seconds of a step, and those that an upload adds to a round.
+
+    An upload adds what it takes beyond the steps that are made meanwhile.
+    """
 
     def __init__(self, spec: DiLoCoSpec) -> None:
         self._spec = spec
@@ -91,12 +94,17 @@ class Pace:
 
     def clear(self) -> None:
         """Forget all commits."""
-        self._seconds: dict[int, float] = {}
+        self._seconds: dict[int, tuple[float, float]] = {}
         self._late: deque[set[int]] = deque(maxlen=REMEMBERED)
 
     def note(self, commit: Commit) -> None:
         """Learn from the next commit."""
-        measured = {part.slot: part.seconds for part in commit.included if part.seconds > 0}
+        hidden = self._spec.overlap_steps
+        measured = {
+            part.slot: (part.seconds, max(0.0, part.upload_s - hidden * part.seconds))
+            for part in commit.included
+            if part.seconds > 0
+        }
         self._seconds |= measured
         if commit.included:
             self._late.append(set(measured))
@@ -107,7 +115,8 @@ class Pace:
         rivals = [self._seconds[other] for other in set().union(*self._late)]
         if self._spec.pace == "equal-steps" or own is None or not rivals:
             return most
-        return max(1, min(most, int(most * (min(rivals) / own))))
+        least, (step, more) = min(most * step + more for step, more in rivals), own
+        return max(1, min(most, int((least - more) / step + 1e-6)))
 
 
 UNKNOWN = Work()

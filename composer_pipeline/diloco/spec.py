@@ -82,7 +82,8 @@ class DiLoCoRules(BaseModel):
     """Seconds that a round waits for the others after its first contribution."""
     codec: Codec = "fp32"
     """How a replica's change travels and is merged: whole, as bfloat16, or as integers of 8, 4 or 2
-    bits with a scale for each block (1.01, 0.53 and 0.28 bytes a parameter)."""
+    bits with a scale for each block (1.01, 0.53 and 0.28 bytes a parameter). A replica whose upload
+    would take more than half of `grace_s`, by its last one, takes a coarser one."""
     error_feedback: bool | None = None
     """Adds what the codec lost of a change to the replica's next one; null: with `int2` alone."""
     kept_rounds: int | None = Field(10, ge=2)
@@ -120,10 +121,9 @@ class DiLoCoRules(BaseModel):
             )
         return self
 
-    @property
-    def feedback(self) -> bool:
-        """Whether what the codec lost is added to the next change."""
-        return self.codec == "int2" if self.error_feedback is None else self.error_feedback
+    def feeds_back(self, codec: str) -> bool:
+        """Return whether what a codec lost is added to the next change."""
+        return codec == "int2" if self.error_feedback is None else self.error_feedback
 
 
 class DiLoCoSpec(DiLoCoRules):

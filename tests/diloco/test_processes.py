@@ -90,7 +90,7 @@ def oracle(
             change = {n: state.theta[n] - after[n] for n in names}
             change = {n: t + lost[slot].get(n, 0) for n, t in change.items()}
             arrived = Delta.pack(change, spec.codec)
-            if spec.feedback:
+            if spec.feeds_back(spec.codec):
                 lost[slot] |= {n: t - arrived[n] for n, t in change.items()}
             changes.append(arrived)
         for name in names:

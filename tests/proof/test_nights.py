@@ -65,7 +65,7 @@ def test_at_the_poisoned_night_log_and_teachers_agree_on_what_is_wrong():
 @pytest.fixture
 def short(monkeypatch):
     """Two nights of few sessions."""
-    for name, value in (("NIGHTS", 2), ("SESSIONS", 6), ("EPOCHS", 0.5), ("TEST_SESSIONS", 2)):
+    for name, value in (("NIGHTS", 2), ("SESSIONS", 6), ("STEPS", 1), ("TEST_SESSIONS", 2)):
         monkeypatch.setattr(nights, name, value)
 
 

@@ -2,8 +2,8 @@
 
 Each compares tonight's new states with those of the accepted nights. They look at the data alone
 and cost no model: whether teachers suddenly agree against the agent, one project has nearly all
-states, a teacher is out, labels have other reasons than usual, or the consensus contradicts what
-the trace itself shows to be right.
+states, a teacher is out, labels have other reasons than usual, right actions call other tools, or
+the consensus contradicts what the trace itself shows to be right.
 """
 
 from collections import Counter
@@ -45,7 +45,8 @@ class Canary(msgspec.Struct, frozen=True):
 class Facts:
     """What is counted of a set of states.
 
-    ``labels`` are reasons of votes, and verdict and source of hints; ``usable`` replies by teacher.
+    ``labels`` are reasons of votes, and verdict and source of hints; ``usable`` replies by teacher;
+    ``tools`` the calls of the consensus and of the agent's successes.
     """
 
     sessions: int
@@ -54,6 +55,7 @@ class Facts:
     voted: int
     rejected: int
     usable: Counter[str]
+    tools: Counter[str]
     fixes: int
     contradicted: int
 
@@ -63,13 +65,14 @@ def facts_of(lake: Lake, states: Mapping[str, StateRow], *sets: Collection[str])
     columns = ["state_id", "reason", "n_replies", "raters"]
     votes = [row for row in lake.read("votes", columns=columns).to_pylist() if row["n_replies"]]
     hints = lake.read("hints", columns=["state_id", "verdict", "source"]).to_pylist()
-    fixes = _fixes(lake)
-    return [_facts(one, states, votes, hints, fixes) for one in sets]
+    fixes, tools = _right(lake)
+    return [_facts(one, states, votes, hints, fixes, tools) for one in sets]
 
 
 def _facts(
     of: Collection[str], states: Mapping[str, StateRow], votes: Sequence[Mapping[str, Any]],
     hints: Sequence[Mapping[str, Any]], fixes: Mapping[str, bool],
+    tools: Sequence[tuple[str, str]],
 ) -> Facts:  # fmt: skip
     mine = [row for row in votes if row["state_id"] in of]
     labels = Counter(f"vote: {row['reason']}" for row in mine)
@@ -83,6 +86,7 @@ def _facts(
         len(mine),
         sum(row["reason"] == _PAIR for row in mine),
         Counter(name for row in mine for name in row["raters"] or () if name != "agent"),
+        Counter(tool for state_id, tool in tools if state_id in of),
         len(agreed),
         agreed.count(False),
     )
@@ -90,7 +94,7 @@ def _facts(
 
 def judge(tonight: Facts, usual: Facts, rules: CanaryRules) -> list[Canary]:
     """Return every canary, those that hold the night first."""
-    every = (_rejected, _project, _usable, _labels, _contradicted)
+    every = (_rejected, _project, _usable, _labels, _tools, _contradicted)
     if min(tonight.sessions, usual.sessions) < MIN_SESSIONS:
         # States of a session are alike, and of one project.
         return [_unknown(name) for name in CanaryRules.model_fields if name != "min_states"]
@@ -144,17 +148,26 @@ def _usable(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
 
 
 def _labels(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
-    name, now, before = "labels", tonight.labels, usual.labels
-    if min(now.total(), before.total()) < rules.min_states:
-        return _unknown(name, rules.labels)
+    return _shift("labels", "labels", tonight.labels, usual.labels, rules.labels, rules.min_states)
+
+
+def _tools(tonight: Facts, usual: Facts, rules: CanaryRules) -> Canary:
+    what = "tools of right actions"
+    return _shift("tools", what, tonight.tools, usual.tools, rules.tools, rules.min_states)
+
+
+def _shift(
+    name: str, what: str, now: Counter[str], before: Counter[str], limit: float, least: int
+) -> Canary:
+    if min(now.total(), before.total()) < least:
+        return _unknown(name, limit)
     shift = {
-        reason: now[reason] / now.total() - before[reason] / before.total()
-        for reason in {*now, *before}
+        each: now[each] / now.total() - before[each] / before.total() for each in {*now, *before}
     }
     distance = sum(map(abs, shift.values())) / 2
-    most = max(shift, key=lambda reason: (abs(shift[reason]), reason))
-    why = f"labels are {distance:.0%} from the usual ones; most: {shift[most]:+.0%} {most}"
-    return Canary(name, distance > rules.labels, why, distance, 0.0, rules.labels)
+    most = max(shift, key=lambda each: (abs(shift[each]), each))
+    why = f"{what} are {distance:.0%} from the usual ones; most: {shift[most]:+.0%} {most}"
+    return Canary(name, distance > limit, why, distance, 0.0, limit)
 
 
 def _rise(
@@ -171,17 +184,26 @@ def _unknown(name: str, limit: float = 0.0) -> Canary:
     return Canary(name, False, "too little to compare", limit=limit)
 
 
-def _fixes(lake: Lake) -> dict[str, bool]:
-    """Return whether consensus and the trace's own fix agree, where there are both."""
+def _right(lake: Lake) -> tuple[dict[str, bool], list[tuple[str, str]]]:
+    """Return whether consensus and the trace's own fix agree, where there are both, and tools.
+
+    These are of what is taught as right: state and name of each call.
+    """
     fixes = {
         row["state_id"]: row["recovery"]
         for row in lake.iter_rows("dataset_hints", columns=["state_id", "recovery"])
         if row["recovery"]
     }
-    found = {}
-    for row in lake.iter_rows("dataset_groups", columns=["state_id", "consensus"]):
-        right, fix = action_of(row["consensus"]), action_of(fixes.get(row["state_id"]))
-        if right is not None and fix is not None:
-            same = level(right, fix, situation_of_chat([], "")).level
-            found[row["state_id"]] = same <= CANONICAL
-    return found
+    agree: dict[str, bool] = {}
+    tools: list[tuple[str, str]] = []
+    for table, column in (("dataset_groups", "consensus"), ("dataset_successes", "action")):
+        for row in lake.iter_rows(table, columns=["state_id", column]):
+            state_id, right = row["state_id"], action_of(row[column])
+            if right is None:
+                continue
+            tools += [(state_id, call.name) for call in right.tool_calls]
+            fix = action_of(fixes.get(state_id)) if column == "consensus" else None
+            if fix is not None:
+                same = level(right, fix, situation_of_chat([], "")).level
+                agree[state_id] = same <= CANONICAL
+    return agree, tools

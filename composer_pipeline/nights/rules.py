@@ -71,15 +71,16 @@ class GateRules(_Model):
 class CanaryRules(_Model):
     """What of tonight's data holds the night, compared with the accepted nights before.
 
-    ``rejected``, ``project`` and ``contradicted`` are rises of shares, ``labels`` the total
-    variation distance between distributions, ``usable`` a ratio. A comparison needs ``min_states``
-    and ten sessions on both sides.
+    ``rejected``, ``project`` and ``contradicted`` are rises of shares, ``labels`` and ``tools``
+    total variation distances between distributions, ``usable`` a ratio. A comparison needs
+    ``min_states`` and ten sessions on both sides.
     """
 
     rejected: Share = 0.25
     project: Share = 0.8
     usable: Share = 0.5
     labels: Share = 0.3
+    tools: Share = 0.35
     contradicted: Share = 0.25
     min_states: Count = 20
 

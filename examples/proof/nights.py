@@ -217,7 +217,7 @@ def _asked(states: Iterable[TraceState], answers: Mapping[str, Answers]) -> set[
 
 
 #: What nothing is held by.
-_OPEN = CanaryRules(rejected=1, project=1, usable=0, labels=1, contradicted=1)
+_OPEN = CanaryRules(rejected=1, project=1, usable=0, labels=1, tools=1, contradicted=1)
 _SHIPPED = NightRules()
 _ALONE = Buffer(old_share=0)
 #: The rules of each arm; ``none`` promotes whatever they say, and measures nothing for them.

@@ -61,6 +61,12 @@ def test_labels_of_other_reasons(tmp_path: Path) -> None:
     assert holding(tmp_path, sessions(TWO, reason="no majority")) == {"labels"}
 
 
+def test_right_actions_of_another_tool(tmp_path: Path) -> None:
+    check = call("Bash", command="make check")
+    check["tool_calls"] *= 2  # half of all calls, of none before
+    assert holding(tmp_path, sessions(TWO, right=check)) == {"tools"}
+
+
 def test_a_consensus_against_what_the_trace_shows_to_be_right(tmp_path: Path) -> None:
     here = house(tmp_path, days(ONE, train=24))
     here.night(ONE)
@@ -92,7 +98,8 @@ def facts(n: int = 100, **changes: Any) -> Facts:
     known = {
         "sessions": n, "projects": Counter(a=n // 2, b=n - n // 2),
         "labels": Counter(x=n // 2, y=n - n // 2),
-        "voted": n, "rejected": n // 5, "usable": Counter(one=n, two=n), "fixes": n,
+        "voted": n, "rejected": n // 5, "usable": Counter(one=n, two=n),
+        "tools": Counter(Edit=n // 2, Bash=n - n // 2), "fixes": n,
         "contradicted": 0,
     }  # fmt: skip
     made = {k: Counter(v) if isinstance(v, dict) else v for k, v in (known | changes).items()}
@@ -102,6 +109,7 @@ def facts(n: int = 100, **changes: Any) -> Facts:
 JUMPS: dict[str, dict[str, Any]] = {
     "rejected": {"rejected": 50}, "project": {"projects": {"c": 90, "a": 10}},
     "usable": {"usable": {"one": 40, "two": 100}}, "labels": {"labels": {"x": 10, "y": 90}},
+    "tools": {"tools": {"Edit": 10, "Bash": 90}},
     "contradicted": {"contradicted": 40},
 }  # fmt: skip
 
@@ -116,7 +124,7 @@ def test_each_holds_by_itself_and_not_when_data_are_few(name: str) -> None:
     jump = facts(100, **JUMPS[name])
     assert held(facts(), facts()) == set()
     assert held(jump, facts()) == {name}
-    assert held(facts(), jump) <= {"labels"}, "a fall is no rise; labels have no direction"
+    assert held(facts(), jump) <= {name} & {"labels", "tools"}, "only those have no direction"
     few = {
         field: ({k: v // 10 for k, v in value.items()} if isinstance(value, dict) else value // 10)
         for field, value in JUMPS[name].items()

@@ -7,7 +7,7 @@ heartbeat interval. No torch.
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -24,8 +24,9 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.files import make_folder, replace
 from composer_pipeline.reports import Report
 
-#: A slot trains (or loads), has contributed and waits for the commit, or has no live replica.
-TRAINING, WAITING, DEAD = "training", "waiting", "dead"
+#: A slot trains (or loads), waits for a commit, or has no live replica; with ``overlap_steps`` its
+#: change travels beside that, from the end of its round to the commit.
+TRAINING, WAITING, DEAD, TRAVELS = "training", "waiting", "dead", "change travels"
 #: The fate of a slot's round.
 MERGED, REJECTED, LATE, MISSING = "merged", "rejected", "late", "missing"
 
@@ -91,9 +92,11 @@ def history(log: OuterLog) -> History:
         ended = written.get(f"rounds/{commit.round}/commit.json", began)
         mark = RoundMark(commit.round, since(ended), commit.bytes, commit.tokens, {}, {})
         for slot in range(spec.replicas):
-            offered = written.get(f"rounds/{commit.round}/contrib/{slot}.json")
-            found = list(_spans(lives.get(slot, []), began, ended, offered))
+            ready, waits = _offered(written, slot, commit, spec)
+            found = list(_spans(lives.get(slot, []), began, ended, waits))
             spans += [Span(slot, k, since(a), since(b), commit.round) for k, a, b in found]
+            if spec.overlap_steps and ready is not None:
+                spans.append(Span(slot, TRAVELS, since(ready), since(ended), commit.round))
             mark.fate[slot] = _fate(commit, slot, found)
         mark.why.update(commit.why)
         mark.steps.update({part.slot: part.steps for part in commit.included if part.steps})
@@ -158,6 +161,19 @@ def _spans(
         yield DEAD, at, ended
 
 
+def _offered(
+    written: Mapping[str, dt.datetime], slot: int, commit: Commit, spec: DiLoCoSpec
+) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """Return when a slot began to send its change to a round, and when it had to wait for it."""
+    offered = written.get(f"rounds/{commit.round}/contrib/{slot}.json")
+    part = next((part for part in commit.included if part.slot == slot), None)
+    if offered is None or part is None:
+        return offered, offered
+    ready = offered - dt.timedelta(seconds=part.upload_s)
+    steps = spec.overlap_steps if commit.round < spec.rounds else 0
+    return ready, ready + dt.timedelta(seconds=steps * part.seconds)
+
+
 def _fate(commit: Commit, slot: int, spans: Sequence[tuple[str, dt.datetime, dt.datetime]]) -> str:
     if slot in commit.slots:
         return MERGED
@@ -182,7 +198,7 @@ class SlotReport:
         steps: optimizer steps that were merged.
         step_s: seconds of a step in its last merged round; ``None`` if not measured.
         bytes_sent: of the merged changes.
-        wait_s: seconds from its contributions to the commits of their rounds.
+        wait_s: seconds for which it waited for commits.
     """
 
     slot: int
@@ -283,7 +299,7 @@ def _slots(
                 steps=sum(part.steps for part in parts),
                 step_s=next((part.seconds for part in reversed(parts) if part.seconds), None),
                 bytes_sent=sum(part.size for part in parts),
-                wait_s=round(sum(_waits(written, slot, commits)), 1),
+                wait_s=round(sum(_waits(written, slot, commits, spec)), 1),
             )
         )
     return reports
@@ -297,17 +313,15 @@ def _state(age: float | None, over: bool, timeout_s: float) -> str:
     return "alive" if age <= timeout_s else "dead"
 
 
-def _waits(written: dict[str, dt.datetime], slot: int, commits: Sequence[Commit]) -> list[float]:
-    """Return the seconds between a slot's contribution to each round and its commit."""
-    pairs = [
-        (written.get(f"rounds/{c.round}/contrib/{slot}.json"), f"rounds/{c.round}/commit.json")
-        for c in commits
-    ]
-    return [
-        max(0.0, (written[commit] - offered).total_seconds())
-        for offered, commit in pairs
-        if offered is not None and commit in written
-    ]
+def _waits(
+    written: Mapping[str, dt.datetime], slot: int, commits: Sequence[Commit], spec: DiLoCoSpec
+) -> Iterator[float]:
+    """Yield the seconds that a slot waited for each round."""
+    for commit in commits:
+        _, waits = _offered(written, slot, commit, spec)
+        ended = written.get(f"rounds/{commit.round}/commit.json")
+        if waits is not None and ended is not None:
+            yield max(0.0, (ended - waits).total_seconds())
 
 
 #: The drawing of a run over time in its folder, and its data.
@@ -315,7 +329,10 @@ TIMELINE, FIGURES = "report/timeline.svg", "report/timeline.json"
 #: Name to (round to value); ``NAME, replica N`` is drawn thin, with the line of ``NAME``.
 Losses = Mapping[str, Mapping[int, float]]
 #: Fill and opacity of a span, colour of a commit's mark.
-_SPANS = {TRAINING: (charts.BLUE, 0.6), WAITING: (charts.GREY, 1.0), DEAD: (charts.INK, 0.85)}
+_SPANS = {
+    TRAINING: (charts.BLUE, 0.6), WAITING: (charts.GREY, 1.0), DEAD: (charts.INK, 0.85),
+    TRAVELS: (charts.SOFT, 1.0),
+}  # fmt: skip
 _FATES = {MERGED: charts.GREEN, REJECTED: charts.RED, LATE: charts.AMBER, MISSING: ""}
 Scale = Callable[[float], float]
 _ROW, _LEFT, _RIGHT, _TOP, _PANEL = 30, 100, 16, 24, 64
@@ -372,7 +389,8 @@ def timeline(run: History, losses: Losses | None = None, *, width: int = 960) ->
     for name, curves in of.items():
         parts += _losses(run.rounds, name, curves, y, scale)
         y += _PANEL
-    parts += _foot(span, y, scale)
+    kinds = [kind for kind in _SPANS if kind != TRAVELS or any(s.kind == kind for s in run.spans)]
+    parts += _foot(span, y, scale, kinds)
     return charts.svg(width, y + 52, parts)
 
 
@@ -404,9 +422,10 @@ def _slot(run: History, slot: int, scale: Scale) -> list[str]:
             took = f"{took}, {mark.steps[slot]} steps"
         label = f"replica {slot}, round {one.round}: {one.kind} {took}; {mark.fate[slot]}{why}"
         x, end = scale(one.start), scale(one.end)
+        top, high = (y + 21, 4) if one.kind == TRAVELS else (y, 20)
         parts.append(
-            f'<rect class="{one.kind}" x="{x:.1f}" y="{y}" width="{max(0.8, end - x):.1f}"'
-            f' height="20" fill="{fill}" fill-opacity="{opacity}">'
+            f'<rect class="{one.kind}" x="{x:.1f}" y="{top}" width="{max(0.8, end - x):.1f}"'
+            f' height="{high}" fill="{fill}" fill-opacity="{opacity}">'
             f"<title>{escape(label)}</title></rect>"
         )
     for mark in run.rounds:
@@ -476,23 +495,22 @@ def _losses(
     return parts
 
 
-def _foot(span: float, y: float, scale: Scale) -> list[str]:
+def _foot(span: float, y: float, scale: Scale, kinds: Iterable[str]) -> list[str]:
     anchors = {0.0: "start", 0.5: "middle", 1.0: "end"}
     parts = [
         charts.text(scale(share * span), y + 22, f"{share * span:.0f} s", anchor=anchor)
         for share, anchor in anchors.items()
     ]
-    legend = [(kind, *paint) for kind, paint in _SPANS.items()]
+    legend = [(kind, *_SPANS[kind]) for kind in kinds]
     legend += [(fate, colour, 1.0) for fate, colour in _FATES.items() if colour]
-    x = _LEFT - 124
+    x = _LEFT
     for name, colour, opacity in legend:
-        x += 124 if name in (TRAINING, WAITING) else 92
         parts.append(
             f'<rect x="{x}" y="{y + 32}" width="12" height="12" fill="{colour}"'
             f' fill-opacity="{opacity}"/>'
         )
         parts.append(charts.text(x + 17, y + 42, "training, loading" if name == TRAINING else name))
-    x += 92
+        x += 124 if name in (TRAINING, TRAVELS) else 92
     parts.append(f'<path d="M{x + 4},{y + 43} l-4,-8 h8 z" fill="{charts.INK}"/>')
     return [*parts, charts.text(x + 14, y + 42, "started again")]
 

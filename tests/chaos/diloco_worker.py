@@ -167,9 +167,7 @@ def other_code() -> None:
     def merged(state: OuterState, deltas: Any, weights: Any, spec: DiLoCoSpec) -> Iterator[Step]:
         lr, momentum = spec.outer_step
         for name in sorted(state.theta):
-            mean = sum(
-                (d[name] * w for d, w in zip(deltas, weights, strict=True)), torch.zeros(())
-            )
+            mean = sum((d[name] * w for d, w in zip(deltas, weights, strict=True)), torch.zeros(()))
             state.momentum[name].mul_(momentum).add_(mean)
             state.theta[name].sub_(state.momentum[name] * lr)
             yield state.step(name)

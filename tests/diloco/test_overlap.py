@@ -17,6 +17,7 @@ from composer_pipeline.diloco.fragments import fragment_names, read_state
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.views import TRAVELS, WAITING, history, overview, timeline
 from composer_pipeline.errors import ComposerError
 from tests.diloco.toy_replica import Inner
 from tests.diloco.trainee import trainee
@@ -282,3 +283,29 @@ def test_a_replica_killed_while_its_change_travels_is_merged_once_and_goes_on(tm
     for before, commit in itertools.pairwise(commits):
         assert commit.base_sha == before.state_sha
         assert read_state(folder, "run", commit.round)[1] == commit, "its deltas add up to it"
+
+
+def test_the_timeline_shows_what_travels_and_only_what_was_waited_for(tmp_path):
+    """Slot 1 contributes half a second after slot 0, which has two steps to make meanwhile."""
+    agreed = spec(overlap_steps=2, rounds=2)
+    thread, made, _ = alone(tmp_path, agreed)
+    other = joined(tmp_path, agreed)
+    wait_until(lambda: len(made) == STEPS + 2, "it waits at the end of the overlap")
+    time.sleep(0.5)
+    other.sync(change(other))
+    other.sync(change(other))
+    thread.join(DEADLINE_S)
+    run_ = history(other.log)
+    of = {
+        kind: [s for s in run_.spans if (s.slot, s.kind) == (0, kind)]
+        for kind in (TRAVELS, WAITING)
+    }
+    ends = [mark.at for mark in run_.rounds]
+    assert [span.end for span in of[TRAVELS]] == ends
+    first, waited = of[TRAVELS][0], of[WAITING][0]
+    assert waited.end == first.end
+    assert 0.4 < waited.end - waited.start < first.end - first.start, "less by two steps"
+    assert timeline(run_).count(f'class="{TRAVELS}"') == 4
+    slot = overview(str(tmp_path), "run").slots[0]
+    assert slot.wait_s == pytest.approx(sum(s.end - s.start for s in of[WAITING]), abs=0.11)
+    other.close()

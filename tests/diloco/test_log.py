@@ -1,6 +1,8 @@
 """What the outer log reads is what was recorded, or it says how it differs."""
 
 import datetime as dt
+import hashlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +30,23 @@ def test_an_object_of_another_size_is_named_by_its_size(log: OuterLog) -> None:
         with pytest.raises(CorruptObject, match=f"has 4 bytes instead of {size}"):
             log.read("a", _sha256(b"four"), size)
     assert log.read("a", _sha256(b"four"), 4) == b"four"
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_an_object_of_many_chunks_is_read_as_it_was_written(scheme: str, tmp_path: Path) -> None:
+    """From a folder, which is read as files, and through the library."""
+    log = OuterLog.open(f"{scheme}{tmp_path}", "run")
+    data = b"".join(itertools.islice(alike(), 100_000))
+    digest = hashlib.sha256(data).hexdigest()
+    log.store.put("a", data)
+    assert log.store.get("a") == data
+    assert bytes(log.read("a", digest, len(data))) == data
+    log.verify("a", digest, len(data))
+    log.store.put("a", data[:-1] + b"x")
+    for look in (log.read, log.verify):
+        with pytest.raises(CorruptObject, match="another SHA-256"):
+            look("a", digest, len(data))
+    assert [look("b") for look in (log.store.get, log.store.fetch, log.store.digest)] == [None] * 3
 
 
 def test_all_of_the_hash_counts(log: OuterLog) -> None:

@@ -100,13 +100,13 @@ def test_a_commit_that_is_not_seen_at_once_is_not_merged_twice(
 ) -> None:
     look, answers = joined.log.commit, iter([None] * 3)
     monkeypatch.setattr(joined.log, "commit", lambda round_: next(answers, look(round_)))
-    create, proposals = joined.log.try_commit, []
+    create, proposals = joined.log.try_commit, list[Commit]()
 
-    def proposed(commit: Commit) -> bool:
+    def noted(commit: Commit) -> bool:
         proposals.append(commit)
         return create(commit)
 
-    monkeypatch.setattr(joined.log, "try_commit", proposed)
+    monkeypatch.setattr(joined.log, "try_commit", noted)
     result = joined.sync(dict(DELTA))
     joined.close()
     assert result.moved == pytest.approx(0.7 * 1.9 * 0.5 * 2**0.5)

@@ -183,10 +183,11 @@ bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and 
 bench-diloco-goodput: $(STAMP) ## DiLoCo's merged steps while a replica is killed every second round, or is ten times slower (nine minutes)
 	$(BIN)/python tests/chaos/diloco_goodput.py --record benchmarks/results/diloco_goodput.md
 
-bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs and outer optimizers, on a tiny model; memory and bytes of a sync (seven minutes)
-	$(BIN)/python -m benchmarks.diloco $(BENCH_ARGS)
+bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs, outer optimizers and overlap, on a tiny model; memory and bytes of a sync; how long training stands still (twenty minutes)
+	$(BIN)/python benchmarks/diloco.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/diloco_fragments.py
 	$(BIN)/python -m benchmarks.diloco_memory
+	$(BIN)/python benchmarks/diloco_overlap.py $(BENCH_ARGS)
 
 bench-diloco-peer: $(STAMP) ## DiLoCo beside torchft: CPU, bytes and memory of a sync, and kills (some minutes; needs unshare)
 	$(BIN)/python benchmarks/diloco_peer.py $(BENCH_ARGS)

@@ -15,6 +15,7 @@ something is wrong; ``--patient`` leaves out the bars in seconds, for a busy mac
 import argparse
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -364,7 +365,8 @@ def orphans(fleet: Fleet) -> Found:
     until(lambda: not any(_lives(pid) for pid in pids), "the orphans end")
     seconds = time.monotonic() - died
     said = [p.read_text() for p in fleet.marks.glob("end-*.json")]
-    wrong = [] if all("supervisor is gone" in text for text in said) else said
+    gone = re.compile(r"the supervisor of DiLoCo slot \d is gone")
+    wrong = [] if all(map(gone.search, said)) else said
     # Another supervisor finds the run and sees it through.
     fleet.start_all()
     fleet.join()

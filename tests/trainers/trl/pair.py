@@ -217,12 +217,13 @@ class Cases:
         trainer.training_step(trainer.model, {})
         self.seen[f"sampled {sharding}"] = ranks.gather([drawn, repeated, asked[0]])
 
-    def rounds(self, name, given, sharding):
+    def rounds(self, name, given, sharding, overlap=0):
         """DiLoCo's rounds over the ranks end where those of one process do."""
         ranks = self.own(sharding)
         # An outer step that leads elsewhere than the inner ones shows who adopts it.
         spec = DiLoCoSpec(
-            rounds=2, inner_steps=2, replicas=1, outer_lr=0.7, outer_momentum=0.9
+            rounds=2, inner_steps=2, replicas=1, outer_lr=0.7, outer_momentum=0.9,
+            overlap_steps=overlap,
         )  # fmt: skip
 
         def run(ranks, place):
@@ -280,6 +281,8 @@ def main():
     steady = {**diloco, "optimizer": "sgd", "learning_rate": 0.05}
     pair.rounds("lora ddp", recipe(**diloco), "ddp")
     pair.rounds("whole fsdp2", whole_model.model_copy(update=steady), "fsdp2")
+    pair.rounds("lora ddp overlap", recipe(**diloco), "ddp", overlap=1)
+    pair.rounds("whole fsdp2 overlap", whole_model.model_copy(update=steady), "fsdp2", overlap=1)
     if pair.ranks.lead:
         (folder / "seen.json").write_text(json.dumps(pair.seen))
     dist.barrier()

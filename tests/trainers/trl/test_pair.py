@@ -97,7 +97,9 @@ def test_each_rank_samples_a_share_and_both_have_all_answers(seen, sharding):
     assert 0 < other[2] < 6
 
 
-@pytest.mark.parametrize("case", ["lora ddp", "whole fsdp2"])
+@pytest.mark.parametrize(
+    "case", ["lora ddp", "whole fsdp2", "lora ddp overlap", "whole fsdp2 overlap"]
+)
 def test_rounds_end_where_those_of_one_process_do(seen, case):
     found = seen[f"rounds {case}"]
     assert found["rounds"] == [2, 2]

@@ -500,10 +500,10 @@ class TrainingRecipe(Part):
             raise ValueError(
                 "eval_every needs diloco.local_replicas of at least 1: replica 0 evaluates"
             )
-        if self.eval_every is not None and self.diloco.fragments > 1:
+        if self.eval_every is not None and (self.diloco.fragments > 1 or self.diloco.overlap_steps):
             raise ValueError(
                 "eval_every evaluates the committed state, which no replica holds completely with"
-                " diloco.fragments above 1: leave one of them out"
+                " diloco.fragments above 1 or diloco.overlap_steps: leave one of them out"
             )
         apart = self.ranks.processes > 1 or self.backend.python
         if apart and isinstance(self.diloco.place, MonarchPlace):

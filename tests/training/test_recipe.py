@@ -70,6 +70,11 @@ MONARCH = "place: {kind: monarch}"
             "name: x\neval_every: 1\ndiloco: {fragments: 2}",
             "eval_every evaluates the committed state",
         ),
+        (
+            "name: x\neval_every: 1\ndiloco: {overlap_steps: 2}",
+            "eval_every evaluates the committed state",
+        ),
+        ("name: x\ndiloco: {inner_steps: 2, overlap_steps: 3}", "overlap_steps 3 exceeds inner"),
         ("name: x\nchannels: {dpo: {loss: orpo}}", "channels.dpo.loss"),
         ("name: x\nchannels: {dpo: {loss: exo_pair}}", "needs a label_smoothing above 0"),
         ("name: x\nchannels: {dpo: {loss: ipo, label_smoothing: 0.1}}", "not used by loss ipo"),

@@ -87,8 +87,11 @@ def test_safetensors_reads_the_same_bytes(codec) -> None:
 def test_damaged_or_foreign_deltas_are_refused(codec) -> None:
     change = delta()
     packed = Delta.pack(change, codec)
-    with pytest.raises(CorruptObject, match=f"the delta's codec is {codec}, the run's is fp32"):
-        decode_delta(bytes(encode_delta(packed)), change)
+    coarser = bytes(encode_delta(packed))
+    assert decode_delta(coarser, change).codec == codec, "than the run's"
+    finer = bytes(encode_delta(Delta.pack(change, "fp32")))
+    with pytest.raises(CorruptObject, match=f"the delta's codec is fp32, the run's is {codec}"):
+        decode_delta(finer, change, codec)
     first = "scales" if "scales" in packed.parts else "a.weight"
     spoilt = {**packed.parts, first: packed.parts[first] * float("nan")}
     with pytest.raises(CorruptObject, match=f"{first} has values that are not finite"):

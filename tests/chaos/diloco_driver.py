@@ -514,7 +514,10 @@ def main() -> int:
     rows: list[tuple[Case, Found, list[str]]] = []
     begun = time.monotonic()
     every = [*cases(given.places, given.replicas, short=given.short)]
-    chosen = [c for c in (*every, *map(overlapped, every)) if given.only in c.name]
+    both = (*every, *map(overlapped, every))
+    if given.short:  # one of the two forms in turn
+        both = tuple(overlapped(c) if at % 2 else c for at, c in enumerate(every))
+    chosen = [c for c in both if given.only in c.name]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for place in dict.fromkeys(case.place for case in chosen):

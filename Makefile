@@ -117,7 +117,7 @@ chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 pro
 chaos-ceiling: $(STAMP) ## kill runs of backfills in 20 random schedules: never above what was typed (about half an hour)
 	$(BIN)/python tests/chaos/ceiling_driver.py --record benchmarks/results/ceiling.md $(CHAOS_ARGS)
 
-chaos-diloco: $(STAMP) ## kill, stop, spoil and starve DiLoCo replicas, on a folder and on S3 (nine minutes)
+chaos-diloco: $(STAMP) ## kill, stop, spoil and starve DiLoCo replicas, on a folder and on S3 (a quarter of an hour)
 	$(BIN)/python tests/chaos/diloco_driver.py --record benchmarks/results/chaos_diloco.md $(CHAOS_ARGS)
 
 chaos-nights: $(STAMP) ## kill nights at each step, take teacher and bucket away: two nights later all is as it should be (an hour)

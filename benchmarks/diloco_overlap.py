@@ -1,6 +1,6 @@
 """Seconds of a DiLoCo round for which training stands still, waiting and overlapped.
 
-    python -m benchmarks.diloco_overlap [--record]
+    python benchmarks/diloco_overlap.py [--record]
 
 Two real processes on one machine share a folder. A step sleeps, as a CPU does while a GPU computes,
 and adds noise to a few parameters, so that what is measured is the sync beside it: the callback of

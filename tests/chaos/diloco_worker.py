@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
@@ -30,6 +29,7 @@ from composer_pipeline.diloco.spec import DiLoCoSpec  # noqa: E402
 from composer_pipeline.errors import ComposerError  # noqa: E402
 from tests.diloco.listings import Listings  # noqa: E402
 from tests.diloco.toy_replica import Inner  # noqa: E402
+from tests.diloco.trainee import drive  # noqa: E402
 
 #: Where a process may be killed, in the order of a round; the last three are the committer's.
 POINTS = (
@@ -211,16 +211,15 @@ def _train(replica: Replica, orders: Orders) -> str:
         url=log.store.url, run_id=log.run_id, slot=replica.slot, spec=spec, supervisor=parent
     )
     replica.watch, callback.replica = callback.replica.watch, replica
-    state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
-    control: Any = SimpleNamespace(should_training_stop=False)
-    given: dict[str, Any] = {"model": inner.net, "optimizer": inner.optimizer}
-    nothing: Any = None
-    callback.on_train_begin(nothing, state, control, **given)
-    while not control.should_training_stop:
+
+    def place() -> tuple[int, int]:
+        """Return the round, from 1 on, and the step in it."""
         round_, number = divmod(callback.position(), spec.inner_steps)
-        round_ += 1
+        return round_ + 1, number
+
+    def before() -> None:
+        round_, number = place()
         time.sleep(orders.step_s)
-        callback.on_step_begin(nothing, state, control, **given)
         if number == 1:
             log.reached("inner", round_)
             while orders.hang_at == round_:
@@ -229,14 +228,16 @@ def _train(replica: Replica, orders: Orders) -> str:
             if orders.stop_at == round_ and once(log.marks / "stopped"):
                 (log.marks / "pid").write_text(str(os.getpid()))
                 os.kill(os.getpid(), signal.SIGSTOP)
-        inner.steps(callback.position(), 1)
-        callback.on_optimizer_step(nothing, state, control, **given)
-        if callback.ends_round:
-            state.num_input_tokens_seen += 32
-            kind = "nan" if round_ in orders.nan_at else orders.spoil * (round_ == SPOILED)
-            spoil(kind, inner.parameters())
-        callback.on_step_end(nothing, state, control, **given)
-    callback.on_train_end(nothing, state, control, **given)
+
+    def after() -> int:
+        if not callback.ends_round:
+            return 0
+        round_, _ = place()
+        kind = "nan" if round_ in orders.nan_at else orders.spoil * (round_ == SPOILED)
+        spoil(kind, inner.parameters())
+        return 32
+
+    drive(callback, inner, before, after)
     return replica.sha
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.views import TRAVELS, WAITING, history, overview, timeline
 from composer_pipeline.errors import ComposerError
 from tests.diloco.toy_replica import Inner
-from tests.diloco.trainee import trainee
+from tests.diloco.trainee import drive, trainee
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 
 STEPS = 4
@@ -39,20 +38,8 @@ def spec(**fields: Any) -> DiLoCoSpec:
 
 def run(callback: DiLoCoCallback, inner: Inner, made: list[int] | None = None) -> None:
     """Drive a callback as a Trainer does; each step is that of a place in the run."""
-    state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
-    control: Any = SimpleNamespace(should_training_stop=False)
-    given: dict[str, Any] = {"model": inner.net, "optimizer": inner.optimizer}
-    nothing: Any = None
-    callback.on_train_begin(nothing, state, control, **given)
-    while not control.should_training_stop:
-        callback.on_step_begin(nothing, state, control, **given)
-        if made is not None:
-            made.append(callback.position())
-        inner.steps(callback.position(), 1)
-        state.num_input_tokens_seen += 1
-        callback.on_optimizer_step(nothing, state, control, **given)
-        callback.on_step_end(nothing, state, control, **given)
-    callback.on_train_end(nothing, state, control, **given)
+    places = [] if made is None else made
+    drive(callback, inner, lambda: places.append(callback.position()))
 
 
 def callback_of(folder: str, agreed: DiLoCoSpec, slot: int) -> DiLoCoCallback:

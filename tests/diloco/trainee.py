@@ -1,6 +1,7 @@
 """One slot through the callback of a Trainer, without a Trainer: each step sleeps."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,29 @@ def kept_in(folder: str | Path, slot: int) -> Path:
     return Path(folder, f"slot-{slot}", FILE)
 
 
+def drive(
+    callback: DiLoCoCallback, inner: Inner, before: Callable[[], None],
+    after: Callable[[], int] = lambda: 1,
+) -> None:  # fmt: skip
+    """Call a callback as a Trainer does, to the end of the run.
+
+    ``before`` is called before each step, and ``after`` after it, which returns its tokens.
+    """
+    state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
+    control: Any = SimpleNamespace(should_training_stop=False)
+    given: dict[str, Any] = {"model": inner.net, "optimizer": inner.optimizer}
+    nothing: Any = None
+    callback.on_train_begin(nothing, state, control, **given)
+    while not control.should_training_stop:
+        callback.on_step_begin(nothing, state, control, **given)
+        before()  # its time is the step's
+        inner.steps(callback.position(), 1)
+        callback.on_optimizer_step(nothing, state, control, **given)
+        state.num_input_tokens_seen += after()
+        callback.on_step_end(nothing, state, control, **given)
+    callback.on_train_end(nothing, state, control, **given)
+
+
 def trainee(folder: str, agreed: str, slot: int, step_s: float) -> None:
     """Train one slot to the end of the run; a token is a step.
 
@@ -29,22 +53,15 @@ def trainee(folder: str, agreed: str, slot: int, step_s: float) -> None:
         url=folder, run_id="run", slot=slot, spec=there, attempt=claim(log, slot)
     )
     callback.keep(InnerCheckpoint(kept_in(folder, slot), every=1))
-    state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
-    control: Any = SimpleNamespace(should_training_stop=False)
-    given: dict[str, Any] = {"model": inner.net, "optimizer": inner.optimizer}
-    nothing: Any = None
-    callback.on_train_begin(nothing, state, control, **given)
     begun = 0
-    while not control.should_training_stop:
+
+    def before() -> None:
+        nonlocal begun
         replica = callback.replica
         if replica.round != begun:
             begun = replica.round
             with Path(folder, f"steps-{slot}.txt").open("a") as file:
                 file.write(f"{replica.attempt} {begun} {replica.steps}\n")
-        callback.on_step_begin(nothing, state, control, **given)
         time.sleep(step_s)
-        inner.steps(callback.position(), 1)
-        state.num_input_tokens_seen += 1
-        callback.on_optimizer_step(nothing, state, control, **given)
-        callback.on_step_end(nothing, state, control, **given)
-    callback.on_train_end(nothing, state, control, **given)
+
+    drive(callback, inner, before)

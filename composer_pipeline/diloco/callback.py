@@ -201,9 +201,8 @@ class DiLoCoCallback(TrainerCallback):
 
     @property
     def _takes(self) -> bool:
-        return self._sync is not None and (
-            self.ends_round or self._inner + 1 >= self.spec.overlap_steps
-        )
+        last = min(self._steps, self.spec.overlap_steps)
+        return self._sync is not None and self._inner + 1 >= last
 
     @property
     def finished(self) -> bool:

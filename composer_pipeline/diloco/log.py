@@ -139,6 +139,11 @@ class Contribution(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
+def contribution_key(round_: int, slot: int) -> str:
+    """Return the key of a slot's contribution to a round."""
+    return f"rounds/{round_}/contrib/{slot}.json"
+
+
 class Heartbeat(msgspec.Struct, frozen=True):
     """A heartbeat's content. Liveness is its last-modified time, by the store's clock."""
 
@@ -240,12 +245,12 @@ class OuterLog:
 
     def contribute(self, contribution: Contribution) -> bool:
         """Write a contribution; return False where the slot already has one for the round."""
-        key = f"rounds/{contribution.round}/contrib/{contribution.slot}.json"
+        key = contribution_key(contribution.round, contribution.slot)
         return self.store.create(key, msgspec.json.encode(contribution))
 
     def contribution(self, round_: int, slot: int) -> Contribution | None:
         """Return what a slot offers for a round, or None; without a listing."""
-        key = f"rounds/{round_}/contrib/{slot}.json"
+        key = contribution_key(round_, slot)
         data = self.store.get(key)
         return None if data is None else _decode(data, Contribution, key)
 

@@ -27,6 +27,7 @@ from composer_pipeline.diloco.log import (
     OuterLog,
     OuterLogError,
     Rejected,
+    contribution_key,
 )
 from composer_pipeline.diloco.outer_optimizer import (
     LazyTensors,
@@ -343,10 +344,9 @@ class Replica(Follower):
 
     def _codec(self, count: int) -> Codec:
         """Return the finest codec whose bytes, by the last upload, arrive in the grace time."""
-        may = self.spec.grace_s * UPLOAD_SHARE
+        # Alone, nobody waits for it.
+        may = self.spec.grace_s * UPLOAD_SHARE if self.spec.replicas > 1 else math.inf
         left = CODECS[CODECS.index(self.spec.codec) :]
-        if self.spec.replicas == 1:  # nobody waits
-            return left[0]
         return next((c for c in left if bytes_of(c, count) * self._byte_s <= may), left[-1])
 
     def _contribute(self, delta: Delta, tokens: int, withheld: str, work: Work) -> int:
@@ -373,7 +373,7 @@ class Replica(Follower):
         while True:
             if (commit := self.log.commit(self.round)) is not None:
                 return commit
-            own = f"rounds/{self.round}/contrib/{self.slot}.json"
+            own = contribution_key(self.round, self.slot)
             offers, first = self.log.contributions(self.round, own)
             now = time.monotonic()
             if first is None or not self._ready(offers, first):

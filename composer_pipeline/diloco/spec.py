@@ -108,13 +108,9 @@ class DiLoCoRules(BaseModel):
     """Seconds for which a log that `log` names is retried when it fails."""
 
     @model_validator(mode="after")
-    def _quorum_is_reachable(self) -> Self:
+    def _consistent(self) -> Self:
         if self.min_quorum > self.replicas:
             raise ValueError(f"min_quorum {self.min_quorum} exceeds replicas {self.replicas}")
-        return self
-
-    @model_validator(mode="after")
-    def _overlap_ends_in_the_round(self) -> Self:
         if self.overlap_steps > self.inner_steps:
             raise ValueError(
                 f"overlap_steps {self.overlap_steps} exceeds inner_steps {self.inner_steps}"

@@ -16,7 +16,7 @@ import msgspec
 
 from composer_pipeline import charts
 from composer_pipeline.diloco.inputs import read as read_inputs
-from composer_pipeline.diloco.log import Commit, OuterLog
+from composer_pipeline.diloco.log import Commit, OuterLog, contribution_key
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.store import Entry, ObjectStore
@@ -120,7 +120,7 @@ def _lives(
     seen = dict(log.members())
     for round_ in range(1, 1 + max(0, log.last_round())):
         for slot, offer in log.contributions(round_)[0].items():
-            when = written.get(f"rounds/{round_}/contrib/{slot}.json")
+            when = written.get(contribution_key(round_, slot))
             if when is not None:
                 key = slot, offer.attempt
                 seen[key] = max(when, seen.get(key, when))
@@ -165,7 +165,7 @@ def _offered(
     written: Mapping[str, dt.datetime], slot: int, commit: Commit, spec: DiLoCoSpec
 ) -> tuple[dt.datetime | None, dt.datetime | None]:
     """Return when a slot began to send its change to a round, and when it had to wait for it."""
-    offered = written.get(f"rounds/{commit.round}/contrib/{slot}.json")
+    offered = written.get(contribution_key(commit.round, slot))
     part = next((part for part in commit.included if part.slot == slot), None)
     if offered is None or part is None:
         return offered, offered

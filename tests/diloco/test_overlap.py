@@ -1,9 +1,6 @@
 """Training while a change travels: what is merged and when, against a plain recomputation."""
 
 import itertools
-import multiprocessing
-import os
-import signal
 import threading
 import time
 from typing import Any
@@ -19,7 +16,7 @@ from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.views import TRAVELS, WAITING, history, overview, timeline
 from composer_pipeline.errors import ComposerError
 from tests.diloco.toy_replica import Inner
-from tests.diloco.trainee import drive, trainee
+from tests.diloco.trainee import Trainees, drive
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 
 STEPS = 4
@@ -237,34 +234,13 @@ def test_more_steps_of_overlap_than_a_round_has_are_refused():
 def test_a_replica_killed_while_its_change_travels_is_merged_once_and_goes_on(tmp_path):
     """Real processes: killed right after it contributed, and before."""
     agreed = spec(rounds=5, inner_steps=20, overlap_steps=15, min_quorum=2, heartbeat_timeout_s=30)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.diloco.trainee"])
     folder, log = str(tmp_path), OuterLog.open(str(tmp_path), "run")
-
-    def start(slot: int):
-        args = folder, agreed.model_dump_json(), slot, 0.03
-        process = context.Process(target=trainee, args=args)
-        process.start()
-        return process
-
-    def kill(slot: int) -> None:
-        os.kill(running[slot].pid or 0, signal.SIGKILL)
-        running[slot].join()
-        running[slot] = start(slot)
-
-    running = [start(slot) for slot in (0, 1)]
-    try:
+    with Trainees(folder, agreed, (0.03, 0.03)) as replicas:
         wait_until(lambda: 1 in log.contributions(2)[0], "its change of round 2 travels")
-        kill(1)
+        replicas.restart(1)
         wait_until(lambda: log.commit(2) and log.commit(3), "two more rounds are committed")
-        kill(1)
-        for process in running:
-            process.join(DEADLINE_S)
-        assert [process.exitcode for process in running] == [0, 0]
-    finally:
-        for process in running:
-            process.kill()
-            process.join()
+        replicas.restart(1)
+        replicas.finish()
     commits = log.commits()
     assert [commit.slots for commit in commits[1:]] == [(0, 1)] * 5
     for before, commit in itertools.pairwise(commits):

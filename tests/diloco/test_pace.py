@@ -1,9 +1,6 @@
 """Rounds of equal time: a slow replica makes fewer steps, and nobody waits for it."""
 
 import itertools
-import multiprocessing
-import os
-import signal
 import threading
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from composer_pipeline.diloco.rounds import Pace, Stopwatch, Work
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.views import overview
 from tests.diloco.test_callback import SPEC, Net, trainer
-from tests.diloco.trainee import kept_in, trainee
+from tests.diloco.trainee import Trainees, kept_in
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 
 SIZES = {"rounds": 9, "inner_steps": 100, "replicas": 4, "pace": "equal-time"}
@@ -152,19 +149,8 @@ def test_a_replica_ten_times_slower_makes_nobody_wait_and_keeps_its_steps(tmp_pa
     spec = DiLoCoSpec(
         rounds=4, inner_steps=40, replicas=2, min_quorum=2, pace="equal-time", weights="tokens"
     )
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.diloco.trainee"])
-    step_s, folder = (0.05, 0.5), str(tmp_path)
-
-    def start(slot: int):
-        args = folder, spec.model_dump_json(), slot, step_s[slot]
-        process = context.Process(target=trainee, args=args)
-        process.start()
-        return process
-
-    running = [start(slot) for slot in (0, 1)]
-    log = OuterLog.open(folder, "run")
-    try:
+    folder, log = str(tmp_path), OuterLog.open(str(tmp_path), "run")
+    with Trainees(folder, spec, (0.05, 0.5)) as replicas:
         wait_until(lambda: log.commit(2), "two rounds are committed")
 
         def inside() -> bool:
@@ -172,16 +158,8 @@ def test_a_replica_ten_times_slower_makes_nobody_wait_and_keeps_its_steps(tmp_pa
             return kept is not None and kept.round == 3 and not kept.ended
 
         wait_until(inside, "it is inside of the third round")
-        os.kill(running[1].pid or 0, signal.SIGKILL)
-        running[1].join()
-        running[1] = start(1)
-        for process in running:
-            process.join(DEADLINE_S)
-        assert [process.exitcode for process in running] == [0, 0]
-    finally:
-        for process in running:
-            process.kill()
-            process.join()
+        replicas.restart(1)
+        replicas.finish()
     commits = log.commits()
     for before, commit in itertools.pairwise(commits):
         assert commit.base_sha == before.state_sha

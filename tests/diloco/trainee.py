@@ -1,10 +1,11 @@
 """One slot through the callback of a Trainer, without a Trainer: each step sleeps."""
 
+import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
 from composer_pipeline.diloco.checkpoint import FILE, InnerCheckpoint
@@ -12,6 +13,7 @@ from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.slots import claim
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from tests.diloco.toy_replica import Inner
+from tests.fixtures.waiting import DEADLINE_S
 
 
 def kept_in(folder: str | Path, slot: int) -> Path:
@@ -65,3 +67,40 @@ def trainee(folder: str, agreed: str, slot: int, step_s: float) -> None:
         time.sleep(step_s)
 
     drive(callback, inner, before)
+
+
+class Trainees:
+    """Every slot of a run as a real process, with its seconds of a step; ended at the end."""
+
+    def __init__(self, folder: str, spec: DiLoCoSpec, step_s: Sequence[float]) -> None:
+        self._what, self._step_s = (folder, spec.model_dump_json()), step_s
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.diloco.trainee"])
+        self._running: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._running = [self._started(slot) for slot in range(len(self._step_s))]
+        return self
+
+    def _started(self, slot: int) -> Any:
+        args = *self._what, slot, self._step_s[slot]
+        process = self._context.Process(target=trainee, args=args)
+        process.start()
+        return process
+
+    def restart(self, slot: int) -> None:
+        """Kill a slot (SIGKILL) and start it again."""
+        self._running[slot].kill()
+        self._running[slot].join()
+        self._running[slot] = self._started(slot)
+
+    def finish(self) -> None:
+        """Wait until all have ended well."""
+        for process in self._running:
+            process.join(DEADLINE_S)
+        assert [process.exitcode for process in self._running] == [0] * len(self._running)
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._running:
+            process.kill()
+            process.join()

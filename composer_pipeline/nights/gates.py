@@ -6,8 +6,8 @@ whatever distribution the differences have. Each test has the level alpha over t
 (Bonferroni), so that a month of candidates that are no better promotes one with probability alpha.
 
 *Not worse* is non-inferiority: the 95 % interval of the difference, by session, lies above the
-margin. It is against the model that a state was frozen with, not against yesterday's: otherwise
-each night could lose a little.
+margin; of gains the mean does. It is against the model that a state was frozen with, not against
+yesterday's: otherwise each night could lose a little.
 """
 
 from collections import defaultdict
@@ -121,19 +121,21 @@ def needed(margin: float) -> int:
 
 
 def not_worse(
-    name: str, candidate: Mapping[str, float], reference: Values, margin: float
-) -> Gate | None:
+    name: str, candidate: Mapping[str, float], reference: Values, margin: float, *,
+    exclude: bool = True,
+) -> Gate | None:  # fmt: skip
     """Return the gate on one kind of anchors, ``None`` where there are too few for an interval.
 
-    With fewer sessions than :func:`needed` no candidate could pass, so that a loss of more than
-    the margin has to be seen, not excluded.
+    Without ``exclude`` a loss of more than the margin has to be seen, not excluded; with it too
+    where sessions are fewer than :func:`needed`, with which no candidate could pass.
     """
     both = differences(candidate, reference)
     found = estimate(both, ends=(-1, 1))
     if found is None or found.low is None:
         return None
-    few = found.sessions < needed(margin)
+    few = exclude and found.sessions < needed(margin)
     more = f", {needed(margin)} could exclude a loss of {margin:.0%}" if few else ""
+    worst = found.low if exclude and not few else found.mean
     why = (
         f"anchors {name}: {found.mean:+.1%} right actions, 95 % interval {found.low:+.1%} to"
         f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more}); no more"
@@ -141,6 +143,6 @@ def not_worse(
     )
     before = mean_of(reference, both)
     return Gate(
-        name=name, passed=found.mean >= -margin if few else found.low >= -margin, why=why,
+        name=name, passed=worst >= -margin, why=why,
         limit=margin, before=before, after=before + found.mean, difference=found,
     )  # fmt: skip

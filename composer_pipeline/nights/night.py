@@ -636,7 +636,7 @@ def _gates(
     unknown = []
     for kind, some in sorted(anchors.items()):
         margin = rules.anchors.gains_margin if kind == GAINS else rules.anchors.margin
-        gate = not_worse(kind, after, references(some), margin)
+        gate = not_worse(kind, after, references(some), margin, exclude=kind != GAINS)
         if gate is not None:
             found.append(gate)
         elif some:

@@ -120,6 +120,20 @@ def test_non_inferiority_is_the_normal_interval_s_where_that_holds(rng: Rng) -> 
         assert gate.lost == (not gate.passed and certain), "within the margin nothing is lost"
 
 
+@pytest.mark.parametrize("lost", [8, 13])
+def test_a_loss_of_gains_has_to_be_seen_not_excluded(lost: int) -> None:
+    """A few rows that every candidate loses must not refuse all later nights."""
+    now = {f"s{i}": float(i >= lost) for i in range(120)}
+    reference = by_session([1.0] * 120)
+    gate = not_worse("gains", now, reference, 0.1, exclude=False)
+    sure = not_worse("gains", now, reference, 0.1)
+    assert gate is not None
+    assert sure is not None
+    assert (gate.passed, gate.lost) == (lost == 8, lost == 13)
+    assert not sure.passed
+    assert "could exclude" not in gate.why
+
+
 def test_few_anchors_say_little() -> None:
     assert not_worse("gains", {}, by_session([1.0] * 20), 0.05) is None
     assert not_worse("gains", {f"s{i}": 1.0 for i in range(9)}, by_session([1.0] * 9), 0.05) is None

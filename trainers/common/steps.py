@@ -5,9 +5,8 @@ trainer of another library takes instead of the channels. Answers sampled from t
 in it. No TRL.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from composer_pipeline.losses.step import StepOptions, StepRow
@@ -21,7 +20,6 @@ from composer_pipeline.training.rows import (
     column_of,
     item_lengths_of,
     loss_factors,
-    writing_rows,
 )
 from trainers.common.base_scores import BaseScores
 from trainers.common.rows import planned, rows_of, sizes_of
@@ -165,14 +163,6 @@ def _row(
     whole = {"start": 0, "length": len(response)}
     ids = {"prompt_ids": list(prompt), "response_ids": list(response)}
     return StepRow(role=role, **{**common, **ids, **whole, **fields})
-
-
-def write_steps(path: Path, steps: Iterable[Sequence[StepRow]]) -> None:
-    """Write a table as an Arrow file, readable with ``ArrowRows(path, StepRow)``."""
-    with writing_rows(path, StepRow) as out:
-        for rows in steps:
-            for row in rows:
-                out.append(row)
 
 
 def options_of(recipe: TrainingRecipe) -> StepOptions:

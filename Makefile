@@ -180,14 +180,15 @@ follow-deploy: $(STAMP) ## docs/deploy.md as processes, with a real PostgreSQL a
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)
 
-bench-diloco-goodput: $(STAMP) ## DiLoCo's merged steps while a replica is killed every second round, or is ten times slower (nine minutes)
+bench-diloco-goodput: $(STAMP) ## DiLoCo's merged steps while a replica is killed every second round, waiting and overlapped, or is ten times slower (fifteen minutes)
 	$(BIN)/python tests/chaos/diloco_goodput.py --record benchmarks/results/diloco_goodput.md
 
-bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs, outer optimizers and overlap, on a tiny model; memory and bytes of a sync; how long training stands still (twenty minutes)
+bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs, outer optimizers and overlap, on a tiny model; memory and bytes of a sync; how long training stands still, measured, and simulated up to 64 replicas (forty minutes)
 	$(BIN)/python benchmarks/diloco.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/diloco_fragments.py
 	$(BIN)/python -m benchmarks.diloco_memory
 	$(BIN)/python benchmarks/diloco_overlap.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/diloco_simulation.py $(BENCH_ARGS)
 
 bench-diloco-peer: $(STAMP) ## DiLoCo beside torchft: CPU, bytes and memory of a sync, and kills (some minutes; needs unshare)
 	$(BIN)/python benchmarks/diloco_peer.py $(BENCH_ARGS)

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,12 @@ from typing import Any
 import pages
 import torch
 from diloco_peer_replicas import (
+    BATCH,
     COST_ROUNDS,
     COUNT,
     DEAD_S,
     OUTER,
+    OVERLAPPED,
     REPLICAS,
     ROUNDS,
     STEP_S,
@@ -38,6 +41,7 @@ from diloco_peer_replicas import (
     cost_theirs,
     lighthouse,
     ours,
+    overlapped,
     theirs,
 )
 
@@ -119,9 +123,16 @@ def cost_row(name: str, tool: Callable[[Orders], None]) -> str:
     own = statistics.median(n["bytes"] for n in later)
     # The counter is of both replicas, which send at the same time.
     sent = own or statistics.median(n["wire"] for n in later) / REPLICAS
-    cpu = statistics.median(n["cpu"] for n in later)
+    cpu, still = (statistics.median(n[key] for n in later) for key in ("cpu", "still"))
     peak = max(n["peak"] for n in later) / (4 * COUNT)
-    return f"| {name} | {cpu:.2f} | {peak:.2f} | {sent / COUNT:.3f} |"
+    return f"| {name} | {cpu:.2f} | {peak:.2f} | {sent / COUNT:.3f} | {still:.2f} |"
+
+
+def overlapped_row() -> str:
+    """Return what a sync costs while training goes on."""
+    run = play(overlapped)
+    cpu, still = (statistics.fmean(run.all(key)) for key in ("cpu", "still"))
+    return f"| composer-pipeline, overlapped | {cpu:.2f} | | | {still:.2f} |"
 
 
 def fault_row(case: str, name: str, run: Run, note: str = "") -> str:
@@ -133,7 +144,7 @@ def fault_row(case: str, name: str, run: Run, note: str = "") -> str:
     loss = " and ".join(sorted({f"{loss:.4f}" for loss in losses}))
     return (
         f"| {case} | {name} | {run.with_both} of {ROUNDS} | {run.merged} of {trained} |"
-        f" {equal} | {loss} | {codes} | {note} |"
+        f" {BATCH * (trained - run.merged):,} | {equal} | {loss} | {codes} | {note} |"
     )
 
 
@@ -171,41 +182,50 @@ def twice(run: Run, alone: Run) -> str:
 
 def page(costs: list[str], cases: list[str]) -> str:
     """Return the recorded page."""
+    setting = (
+        f"`make bench-diloco-peer`: two processes on one machine, torch {torch.__version__}, outer"
+        f" step {OUTER[0]}/{OUTER[1]} (Nesterov). torchft: lighthouse, `Manager`,"
+        " `ProcessGroupGloo` over 127.0.0.1, one fragment, `init_sync=False`,"
+        " `min_replica_size=1`. composer-pipeline: a log in a folder. No GPU and no network between"
+        " machines were at hand."
+    )
+    steps, step_s, overlap = OVERLAPPED
+    sync = (
+        f"A sync of {COUNT / 1e6:.1f} million parameters, fp32, median of the second to the"
+        f" {COST_ROUNDS}th of each replica; ours writes the delta to disk and reads the other's,"
+        " torchft sends it to the other's memory. *Still* is how long training waits for it."
+        f" Overlapped: means of rounds of {steps} steps of {step_s:g} s through the Trainer's"
+        f" callback, with `overlap_steps: {overlap}`; the CPU seconds include the steps'."
+    )
+    runs = (
+        f"{ROUNDS} rounds of H = {H} on the model of `diloco.md`; a kill is SIGKILL in the middle"
+        f" of round 3, a replica counts as dead after {DEAD_S} s; a step takes {STEP_S:g} s and"
+        " what it computes. *Steps*: inner steps in the first replica's model, by the tool's own"
+        f" account, of those that all starts trained. *Tokens lost*: the others', {BATCH} a step."
+        " Equal, loss: of both replicas. Exit codes: of each start, -9 is the kill."
+    )
     return "\n".join(
         [
             "# DiLoCo beside torchft",
             "",
-            f"`make bench-diloco-peer`: two processes on one machine, torch {torch.__version__},"
-            f" outer step {OUTER[0]}/{OUTER[1]} (Nesterov).",
-            "torchft: lighthouse, `Manager`, `ProcessGroupGloo` over 127.0.0.1, one fragment,",
-            "`init_sync=False`, `min_replica_size=1`. composer-pipeline: a log in a folder. No GPU",
-            "and no network between machines were at hand.",
+            textwrap.fill(setting, 100),
             "",
-            f"A sync of {COUNT / 1e6:.1f} million parameters, fp32, median of the second to the"
-            f" {COST_ROUNDS}th of each replica;",
-            "ours writes the delta to disk and reads the other's, torchft sends it to the other's"
-            " memory:",
+            textwrap.fill(sync, 100),
             "",
             "| tool | CPU seconds of a replica | peak above resident, fp32 sizes |"
-            " bytes a parameter sent |",
-            "|---|---:|---:|---:|",
+            " bytes a parameter sent | still, s |",
+            "|---|---:|---:|---:|---:|",
             *costs,
             "",
-            f"{ROUNDS} rounds of H = {H} on the model of `diloco.md`; a kill is SIGKILL in the"
-            " middle of round 3, a",
-            f"replica counts as dead after {DEAD_S} s; a step takes {STEP_S:g} s and what it"
-            " computes. *Steps*: inner steps in",
-            "the first replica's model, by the tool's own account, of those that all starts"
-            " trained. Equal,",
-            "loss: of both replicas. Exit codes: of each start, -9 is the kill.",
+            textwrap.fill(runs, 100),
             "",
-            "| case | tool | rounds with both | steps | equal at the end | held-out loss |"
-            " exit codes | |",
-            "|---|---|---:|---:|---|---|---|---|",
+            "| case | tool | rounds with both | steps | tokens lost | equal at the end |"
+            " held-out loss | exit codes | |",
+            "|---|---|---:|---:|---:|---|---|---|---|",
             *cases,
             "",
         ]
-    )  # fmt: skip
+    )
 
 
 def inside() -> int:
@@ -228,6 +248,7 @@ def main() -> int:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["diloco_peer_replicas"])
     costs = [
         cost_row("composer-pipeline", cost_ours),
+        overlapped_row(),
         cost_row("torchft 0.2.0", cost_theirs),
         cost_row("torchft 0.2.0, `should_quantize=True`", cost_quantized),
     ]

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout
 import torch
 from diloco import Model, Text, adamw, seed_of, steps
 from diloco_memory import memory
+from diloco_overlap import replica
 from peers import importable
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
@@ -45,6 +46,8 @@ COUNT = 5_000_000
 #: Seconds after which a silent replica is dead, with both tools.
 DEAD_S = 5
 COST_ROUNDS = 4
+#: Steps of a round, seconds of a step, and the steps that overlap.
+OVERLAPPED = (20, 0.2, 10)
 WAIT = timedelta(seconds=60)
 
 
@@ -178,13 +181,14 @@ def loopback() -> int:
 
 
 def measured(orders: Orders, sync: Callable[[], int]) -> None:
-    """Note CPU seconds, peak memory above what was resident, and bytes of a sync."""
+    """Note CPU seconds, peak memory above what was resident, bytes and seconds of a sync."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before, resident, sent = time.process_time(), memory("VmRSS"), loopback()
+    began = time.monotonic()
     own = sync()
     orders.note(
-        cpu=time.process_time() - before, peak=memory("VmHWM") - resident,
-        bytes=own, wire=loopback() - sent,
+        still=time.monotonic() - began, cpu=time.process_time() - before,
+        peak=memory("VmHWM") - resident, bytes=own, wire=loopback() - sent,
     )  # fmt: skip
 
 
@@ -208,6 +212,11 @@ def cost_ours(orders: Orders) -> None:
 
         measured(orders, sync)
     one.close()
+
+
+def overlapped(orders: Orders) -> None:
+    """Note what a sync of as many parameters takes while steps go on."""
+    orders.note(**replica(orders.where, orders.slot, COUNT // 10**6, *OVERLAPPED))
 
 
 def cost_theirs(orders: Orders, quantize: bool = False) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 
 from composer_pipeline.diloco.codecs import CODECS, Delta, bytes_of, encode_delta, encode_state
@@ -29,14 +30,10 @@ from composer_pipeline.diloco.log import (
     Rejected,
     contribution_key,
 )
-from composer_pipeline.diloco.outer_optimizer import (
-    LazyTensors,
-    OuterState,
-    Tensors,
-    signature,
-)
+from composer_pipeline.diloco.outer_optimizer import LazyTensors, OuterState, Tensors, signature
 from composer_pipeline.diloco.rounds import UNKNOWN, Follower, Work
 from composer_pipeline.diloco.spec import ALL, Codec, DiLoCoSpec
+from composer_pipeline.diloco.store import Pieces
 from composer_pipeline.errors import InputError
 
 #: Parameters of mallopt(3), from malloc.h.
@@ -381,12 +378,14 @@ class Replica(Follower):
             else:
                 ready_since = now if ready_since is None else ready_since
                 place = sorted(offers).index(self.slot) if self.slot in offers else len(offers)
-                if now - ready_since >= place * self.spec.takeover_s:
+                turn = now - ready_since >= place * self.spec.takeover_s
+                # Nothing more can come: all merge at once, and need not when the commit is there.
+                if turn or len(offers) == self.spec.replicas:
                     proposal = proposal or self._propose(offers)
-                    if proposal is not None:
-                        with self.graceful_exit.deferred():
-                            self.log.try_commit(proposal)
-                        continue
+                if turn and proposal is not None:
+                    with self.graceful_exit.deferred():
+                        self.log.try_commit(self._with_state(*proposal))
+                    continue
             if now > deadline:
                 raise OuterLogError(
                     f"round {self.round} of run {self.log.run_id} got {len(offers)} contributions "
@@ -421,8 +420,8 @@ class Replica(Follower):
                 self._checked[offer.key] = str(error)
         return self._checked[offer.key]
 
-    def _propose(self, offers: Mapping[int, Contribution]) -> Commit | None:
-        """Merge what is valid into the state, and return the commit to create.
+    def _propose(self, offers: Mapping[int, Contribution]) -> tuple[Commit, Pieces] | None:
+        """Merge what is valid into the state; return the commit to create, and the state's bytes.
 
         None where too few deltas are valid and a missing slot may still bring one; once all slots
         have contributed, such a round is committed empty, and the state stays.
@@ -447,22 +446,27 @@ class Replica(Follower):
         shares = shares_of({slot: offers[slot].tokens for slot in deltas}, self.spec)
         included = tuple(offers[slot].included(shares[slot], norms[slot]) for slot in deltas)
         data = self._merge(included, deltas)
-        key, size = "", 0
-        if self.spec.is_snapshot(self.round):
-            collect(self.log, self.spec, self.round)
-            key, size = self.log.put_state(self.round, data)[0], len(data)
-        return Commit(
+        commit = Commit(
             round=self.round,
             included=included,
             rejected=tuple(rejected),
             base_sha=self.sha,
             state_sha=data.sha256,
-            state_key=key,
-            state_size=size,
+            state_key="",
+            state_size=0,
             by=self.slot,
             tokens=sum(part.tokens for part in included),
             fragment=self.spec.fragment(self.round),
         )
+        return commit, data
+
+    def _with_state(self, commit: Commit, data: Pieces) -> Commit:
+        """Store the whole state where its round has one; return the commit that names it."""
+        if not self.spec.is_snapshot(commit.round):
+            return commit
+        collect(self.log, self.spec, commit.round)
+        key, _ = self.log.put_state(commit.round, data)
+        return msgspec.structs.replace(commit, state_key=key, state_size=len(data))
 
     def _sizes(self, delta: Delta) -> dict[int, float]:
         """Return the norm of each fragment in a delta to the present round."""

@@ -128,6 +128,19 @@ def test_each_replica_computes_each_merge_once(run, monkeypatch, tmp_path) -> No
     assert len(rounds_merged) == 2 * 4
 
 
+def test_all_replicas_merge_at_the_same_time(run, monkeypatch, tmp_path) -> None:
+    """With all changes there, nobody waits for the commit and merges only then."""
+    together, merge = threading.Barrier(3, timeout=DEADLINE_S), rounds.Follower._merge
+
+    def met(replica, *given):
+        together.wait()
+        return merge(replica, *given)
+
+    monkeypatch.setattr(rounds.Follower, "_merge", met)
+    log, _ = run(tmp_path, spec(replicas=3, takeover_s=DEADLINE_S))
+    assert included(log) == [[0, 1, 2]] * 4
+
+
 def test_a_replica_killed_while_training_is_left_behind(run, tmp_path) -> None:
     log, outcomes = run(tmp_path, spec(replicas=3), hooks={1: kill_at("inner", 2)})
     assert isinstance(outcomes[1], Killed)

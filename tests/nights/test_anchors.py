@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.nights import model_registry as registry
@@ -147,6 +149,15 @@ def test_a_kind_is_drawn_anew_when_it_is_old(tmp_path: Path) -> None:
     # Those that are drawn again keep what they are compared with.
     assert {about for name, about in easy.items() if name.startswith(ONE)} == {(THREE, 0, 1.0)}
     assert {about for name, about in easy.items() if name.startswith(TWO)} == {(THREE, 2, 1.0)}
+
+
+@pytest.mark.parametrize(("count", "outcome"), [(3, "promoted"), (5, "worse")])
+def test_a_few_lost_gains_do_not_end_all_learning(tmp_path: Path, count: int, outcome: str) -> None:
+    here = house(tmp_path, days(ONE, TWO, held=40))
+    here.night(ONE)
+    lost, good = {f"{ONE}-validation-{i}/hard" for i in range(count)}, learned(TWO)
+    here.learner.answers["night-" + TWO] = lambda s: good(s) and s.state_id not in lost
+    assert here.night(TWO).outcome == outcome
 
 
 def test_a_loss_against_the_frozen_reference_is_seen_though_each_night_loses_little(

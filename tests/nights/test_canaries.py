@@ -116,14 +116,16 @@ JUMPS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", JUMPS)
 def test_each_holds_by_itself_and_not_when_data_are_few(name: str) -> None:
-    def held(tonight: Facts, usual: Facts) -> set[str]:
-        found = judge(tonight, usual, RULES)
+    def held(tonight: Facts, usual: Facts, rules: CanaryRules = RULES) -> set[str]:
+        found = judge(tonight, usual, rules)
         assert [c.holds for c in found] == sorted((c.holds for c in found), reverse=True)
         return {canary.name for canary in found if canary.holds}
 
     jump = facts(100, **JUMPS[name])
     assert held(facts(), facts()) == set()
     assert held(jump, facts()) == {name}
+    own = {name: 0.0 if name == "usable" else 1.0}
+    assert held(jump, facts(), RULES.model_copy(update=own)) == set(), "by its own limit"
     assert held(facts(), jump) <= {name} & {"labels", "tools"}, "only those have no direction"
     few = {
         field: ({k: v // 10 for k, v in value.items()} if isinstance(value, dict) else value // 10)

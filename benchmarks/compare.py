@@ -355,7 +355,7 @@ these releases. Our behaviour is tested in `tests/traces/`.
   redacted ingest.
 * litellm supports a hundred providers; ours OpenRouter and OpenAI's chat completions API.
 * data-juicer has hundreds of operators for any data; our runner applies them to pairs.
-* torchft's sync takes 40 % of our CPU if replicas reach each other's memory and one survives.
+* torchft's sync takes a fifth of our CPU if replicas reach each other's memory and one survives.
 * TRL's own trainers run on many GPUs; ours was run on one only (docs/gpu.md).
 """
 

@@ -9,9 +9,9 @@ sets the simulation beside rounds of real processes.
 
 Assumed, not measured: a step's seconds with 10 % noise, and a link of each replica to a store that
 serves all of them at once. The CPU is free while a GPU computes; one core of it works at a sync.
-Nothing fails. The copies between GPU and host are not in it: no GPU was at hand. What the codec and
-16 fragments, each of which is merged every sixteenth round, cost in loss was not measured at this
-size.
+Nothing fails. The pauses between two looks at the log, of up to two seconds, are not in it, nor are
+copies between GPU and host: no GPU was at hand. What the codec and 16 fragments, each of which is
+merged every sixteenth round, cost in loss was not measured at this size.
 """
 
 import random

@@ -183,14 +183,14 @@ bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and 
 bench-diloco-goodput: $(STAMP) ## DiLoCo's merged steps while a replica is killed every second round, waiting and overlapped, or is ten times slower (fifteen minutes)
 	$(BIN)/python tests/chaos/diloco_goodput.py --record benchmarks/results/diloco_goodput.md
 
-bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs, outer optimizers and overlap, on a tiny model; memory and bytes of a sync; how long training stands still, measured, and simulated up to 64 replicas (forty minutes)
+bench-diloco: $(STAMP) bench-diloco-peer ## DiLoCo's loss beside data parallelism, codecs, outer optimizers and overlap, on a tiny model; memory and bytes of a sync; how long training stands still, measured, and simulated up to 64 replicas; and what bench-diloco-peer measures (fifty minutes)
 	$(BIN)/python benchmarks/diloco.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/diloco_fragments.py
 	$(BIN)/python -m benchmarks.diloco_memory
 	$(BIN)/python benchmarks/diloco_overlap.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/diloco_simulation.py $(BENCH_ARGS)
 
-bench-diloco-peer: $(STAMP) ## DiLoCo beside torchft: CPU, bytes and memory of a sync, and kills (some minutes; needs unshare)
+bench-diloco-peer: $(STAMP) ## DiLoCo beside torchft: CPU, seconds, bytes and memory of a sync, and what kills lose (some minutes; needs unshare)
 	$(BIN)/python benchmarks/diloco_peer.py $(BENCH_ARGS)
 
 bench-kto-git: $(STAMP) ## KTO on what git says of edits beside SFT on the trace's successes, on the small world (six minutes)

@@ -81,12 +81,12 @@ from trainers.common.policy import load_base
 NIGHTS, PHASE = 30, 5
 FIRST = date(2026, 11, 1)
 #: Sessions of a night; the share of them that is held out, by groups of one prompt.
-SESSIONS, HELD_OUT = 44, 0.65
+SESSIONS, HELD_OUT = 80, 0.45
 #: Probability in percent that all teachers have one misconception at a hard state.
 SHARED = 10
 #: Of 16, the states without a mistake that teachers are asked about.
 ASKED = 8
-STEPS, ROWS, RATE = 16, 24, 6e-4
+EPOCHS, ROWS, RATE = 4.0, 24, 6e-4
 #: Nights, from 1 on.
 MAJORITY, POISONED, EMPTY = 5, 14, 22
 SEEDS, TEST_SESSIONS = 5, 120
@@ -232,11 +232,11 @@ ARMS: Mapping[str, NightRules] = {
 
 
 def recipe_of_nights(seed: int) -> TrainingRecipe:
-    """Return the recipe of every night: the shipped terms, with few steps."""
+    """Return the recipe of every night: the shipped terms, and a few passes over its rows."""
     return recipe_of(
         {"sdpo": {"rows_per_step": ROWS // 6}, "sft": {"source": "both", "rows_per_step": ROWS}},
         name="nights", seed=seed,
-        steps=STEPS, diloco={"replicas": 1, "inner_steps": STEPS}, norms_every=STEPS,
+        steps=None, epochs=EPOCHS, diloco={"replicas": 1, "inner_steps": 4}, norms_every=1000,
         learning_rate=RATE, warmup_steps=2,
     )  # fmt: skip
 
@@ -430,6 +430,7 @@ def run_noise(out: Path, seed: int) -> None:
     if (folder / NOISE_FILE).is_file():
         return
     lake, learner = Lake(str(folder / "buffer" / "lake")), Learner(folder)
+    _read_once(lake)  # an arm of another seed may have run in this process
     last, rules = planned(seed)[-1].day, ARMS["buffer"]
     rows = dataset_states(lake, last)
     held_out = product.held_out(lake, rows, product.history(lake, last))

@@ -41,6 +41,7 @@ GOOD, KNOWN = 0.5, 0.1
 BAD = ("poisoned", "wrong majority")
 #: The bars of the benchmark, in shares.
 MAY_LOSE, REFUSED, PROMOTED, NOISE = 0.005, 0.95, 0.80, 0.05
+Picked = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 WORDS = {"none": "no gate", "gate": "gates", "buffer": "gates and old rows"}
 
 
@@ -70,9 +71,11 @@ class Summary(msgspec.Struct, frozen=True):
         development: whether it was known before.
         seeds: streams.
         states: measured states by kind.
-        cpu_seconds: of data, arms and noise.
+        cpu_seconds: of data and arms.
         right: arm, kind: mean share of right actions after each night, the first model's first.
-        against: arm, night: hard states right, minus those of the arm without gates.
+        brought: arm, night: hard states right, of the kinds of mistakes that nights have brought.
+        against: arm, night: that, minus that of the arm without gates.
+        against_all: the same of all hard states.
         kept: arm, kind: final minus first.
         decisions: arm, sort of night to what was decided.
         alone: arm, kind of night to what the gates decide where no canary holds it.
@@ -86,7 +89,9 @@ class Summary(msgspec.Struct, frozen=True):
     states: dict[str, int]
     cpu_seconds: float
     right: dict[str, dict[str, list[float]]]
+    brought: dict[str, dict[str, float]]
     against: dict[str, dict[str, Estimate]]
+    against_all: dict[str, dict[str, Estimate]]
     kept: dict[str, dict[str, Estimate]]
     decisions: dict[str, dict[str, Decisions]]
     alone: dict[str, dict[str, Decisions]]
@@ -111,13 +116,27 @@ class _Streams:
         """Return 1 where an arm is right after a night: seeds x states."""
         return np.array([_bits(told[night].right) for told in self.told[arm]])
 
-    def contrast(self, kind: str, one: tuple[str, int], other: tuple[str, int]) -> Estimate:
-        """Return the difference at states of a kind between two (arm, night)."""
-        picked = self.kinds == kind
-        change = (self.right(*one) - self.right(*other))[:, picked]
-        units = np.unique(self.sessions[picked], return_inverse=True)[1]
-        sums = np.array([np.bincount(units, row) for row in change])
-        return estimate(sums, np.bincount(units).astype(np.float64), share=True)
+    def of(self, kind: str) -> Picked:
+        """Return which states are of a kind: seeds x states."""
+        return np.tile(self.kinds == kind, (len(self.seeds), 1))
+
+    def brought(self, night: int) -> Picked:
+        """Return which hard states are of mistakes that a night up to this one brought."""
+        bugs = [[bug for each in planned(seed)[:night] for bug in each.bugs] for seed in self.seeds]
+        seen: Picked = np.array([np.isin(self.bugs, some) for some in bugs])
+        return self.of("hard") & seen
+
+    def mean(self, picked: Picked, arm: str, night: int) -> float:
+        """Return the share of some states that an arm has right after a night."""
+        return float(((self.right(arm, night) * picked).sum(1) / picked.sum(1)).mean())
+
+    def contrast(self, picked: Picked, one: tuple[str, int], other: tuple[str, int]) -> Estimate:
+        """Return the difference at some states between two (arm, night); all seeds count alike."""
+        each = picked * (picked.sum(1).mean() / picked.sum(1, keepdims=True))
+        change = (self.right(*one) - self.right(*other)) * each
+        sums = np.array([np.bincount(self.sessions, row) for row in change])
+        counts = np.bincount(self.sessions, each.mean(0)).astype(np.float64)
+        return estimate(sums[:, counts > 0], counts[counts > 0], share=True)
 
     def wrong(self, arm: str, at: int, each: Told) -> float:
         """Return the share of a night's mistakes that its parent makes."""
@@ -158,6 +177,8 @@ def summarise(
     """Return all that the page says of a finished run."""
     streams = _Streams(out, seeds, states)
     gated = [arm for arm in ARMS if arm != "none"]
+    fifth = range(PHASE, NIGHTS + 1, PHASE)
+    of = {kind: streams.of(kind) for kind in KINDS}
     sorts = {arm: streams.sorted(arm) for arm in ARMS}
     tested = [
         each for seed in seeds
@@ -175,23 +196,31 @@ def summarise(
         cpu_seconds=spent + data,
         right={
             arm: {
-                kind: [
-                    float(streams.right(arm, night)[:, streams.kinds == kind].mean())
-                    for night in range(NIGHTS + 1)
-                ]
+                kind: [streams.mean(of[kind], arm, night) for night in range(NIGHTS + 1)]
                 for kind in KINDS
             }
             for arm in ARMS
         },
+        brought={
+            arm: {str(night): streams.mean(streams.brought(night), arm, night) for night in fifth}
+            for arm in ARMS
+        },
         against={
             arm: {
-                str(night): streams.contrast("hard", (arm, night), ("none", night))
-                for night in range(PHASE, NIGHTS + 1, PHASE)
+                str(night): streams.contrast(streams.brought(night), (arm, night), ("none", night))
+                for night in fifth
+            }
+            for arm in gated
+        },
+        against_all={
+            arm: {
+                str(night): streams.contrast(of["hard"], (arm, night), ("none", night))
+                for night in fifth
             }
             for arm in gated
         },
         kept={
-            arm: {kind: streams.contrast(kind, (arm, NIGHTS), (arm, 0)) for kind in KINDS}
+            arm: {kind: streams.contrast(of[kind], (arm, NIGHTS), (arm, 0)) for kind in KINDS}
             for arm in ARMS
         },
         decisions={
@@ -279,13 +308,16 @@ def bars(found: Summary) -> list[tuple[str, str, bool]]:
             f"{WORDS[arm]}: easy and recovery within {100 * MAY_LOSE} points of the first model",
             said, all(e.mean >= -MAY_LOSE for e in kept),
         ))  # fmt: skip
-        won = {night: e for night, e in found.against[arm].items() if (e.low or 0) > 0}
-        missed = [night for night in found.against[arm] if night not in won]
-        more = f"; not at night {', '.join(missed)}" if missed else ""
-        rows.append((
-            f"{WORDS[arm]}: more hard states right than without gates, at every fifth night",
-            f"{len(won)} of {len(found.against[arm])} nights{more}", not missed,
-        ))  # fmt: skip
+        for what, by_night in (
+            ("of the mistakes brought so far", found.against[arm]),
+            ("of all mistakes, also those that no night has brought", found.against_all[arm]),
+        ):
+            missed = [night for night, e in by_night.items() if (e.low or 0) <= 0]
+            more = f"; not at night {', '.join(missed)}" if missed else ""
+            rows.append((
+                f"{WORDS[arm]}: more right than without gates at every fifth night, {what}",
+                f"{len(by_night) - len(missed)} of {len(by_night)} nights{more}", not missed,
+            ))  # fmt: skip
         sorts = found.decisions[arm]
         bad = [sorts[name] for name in BAD]
         asked = sum(each.nights for each in bad)
@@ -360,12 +392,27 @@ def page(found: Summary) -> str:
                 for night in range(0, NIGHTS + 1, PHASE)
             ],
         ),
-        "Hard states, against the arm without gates:",
+        _BROUGHT,
         table(
-            ("after night", *(WORDS[arm] for arm in found.against)),
+            (
+                "after night", *(f"{WORDS[arm]}: right" for arm in found.brought),
+                *(f"{WORDS[arm]} against no gate" for arm in found.against),
+            ),
             [
-                (night, *(_points(found.against[arm][str(night)]) for arm in found.against))
-                for night in range(PHASE, NIGHTS + 1, PHASE)
+                (
+                    night,
+                    *(f"{100 * by[night]:.1f}" for by in found.brought.values()),
+                    *(_points(by[night]) for by in found.against.values()),
+                )
+                for night in found.brought["none"]
+            ],
+        ),
+        "The same of all hard states, also those of mistakes that no night has brought:",
+        table(
+            ("after night", *(f"{WORDS[arm]} against no gate" for arm in found.against_all)),
+            [
+                (night, *(_points(by[night]) for by in found.against_all.values()))
+                for night in found.brought["none"]
             ],
         ),
         "The last model against the first:",
@@ -424,20 +471,17 @@ _STREAM = f"""\
   Night {nights.EMPTY} has no session.
 * The data are those of the product: ingest, replay from simulated teachers, hints, pairs,
   normalisation, dataset. Each night is one `run_night` with the shipped rules, which trains
-  {nights.STEPS} steps of the shipped terms at {nights.RATE:g} from the current version. Training
-  and measuring run in the same process, and tables that are the same every night are read once.
-  A night whose hints no longer help the current model trains without SDPO.
-* Rules that changed since this record, and are not measured by it: gains may lose ten points in
-  place of five, a gate that passed counts as nothing lost, rows of a night that learnt nothing
-  are old the next night, and a night whose right actions call other tools is held. On development
-  data the last holds the poisoned night: its tools are 50 % or more from the usual ones, those of
-  other nights at most 18 %.
+  the shipped terms for {nights.EPOCHS:g} passes over its rows at {nights.RATE:g} from the current
+  version. Training and measuring run in the same process, and tables that are the same every night
+  are read once. A night whose hints no longer help the current model trains without SDPO.
 * *No gate* trains on the night's rows alone, and promotes every model. *Gates* is what
   `run_night` decides, without old rows; *gates and old rows* is what is shipped.
-* Stream, steps and rate were chosen on development sessions. At the rate of the proof (4e-4), in
-  a stream whose old mistakes came back now and then, the model without gates learnt faster than
-  the one with gates, and kept nearly all easy and recovery states in the eight nights that were
-  looked at, but for the poisoned one: where training does no harm, gates cost time."""
+* Numbers of sessions, passes and rate were chosen on development sessions. A first recording was
+  stopped in its second seed, in which gains of two training rows refused all later nights; that
+  seed then served development, and the rule that a loss of gains has to be seen is from it."""
+_BROUGHT = """\
+Of the mistakes that nights have brought so far, which is the usual measure of learning one thing
+after the other (average accuracy over the tasks seen, Lopez-Paz and Ranzato 2017):"""
 _NOISE = f"""\
 Candidates that are no better than their parent: the last model of *gates and old rows* with
 Gaussian noise on its weights ({nights.SIGMA} standard deviations of each tensor), tested as at the

@@ -1,5 +1,8 @@
 """The stream of thirty nights: what its sessions hold, and that a killed run goes on."""
 
+import json
+import shutil
+
 import msgspec
 import pytest
 
@@ -65,8 +68,10 @@ def test_at_the_poisoned_night_log_and_teachers_agree_on_what_is_wrong():
 @pytest.fixture
 def short(monkeypatch):
     """Two nights of few sessions."""
-    for name, value in (("NIGHTS", 2), ("SESSIONS", 6), ("STEPS", 1), ("TEST_SESSIONS", 2)):
+    for name, value in (("NIGHTS", 2), ("SESSIONS", 6), ("EPOCHS", 0.5), ("TEST_SESSIONS", 2)):
         monkeypatch.setattr(nights, name, value)
+    for name in ("select_states", "own_successes", "dataset_states", "training_content"):
+        monkeypatch.setattr(night, name, getattr(night, name))  # put back what a run replaces
 
 
 def test_a_run_that_was_killed_goes_on_where_it_stopped(short, tmp_path, monkeypatch):
@@ -94,6 +99,12 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(short, tmp_path, monkeyp
     assert days == ["2026-11-01", "2026-11-02", "2026-11-02"]
     assert [each.current for each in told] == [0, 1, 2]  # promoted, whatever gates say
     assert all(len(each.right) == len(states) for each in told)
+    lake = tmp_path / nights.DATA / "1" / "lake"
+    shutil.copytree(lake, tmp_path / nights.RUNS / "1" / "buffer" / "lake")
+    monkeypatch.setattr(night, "select_states", lambda *_: [])  # as another seed has left it
+    nights.run_noise(tmp_path, 1)
+    (file,) = tmp_path.rglob(nights.NOISE_FILE)
+    assert len(json.loads(file.read_text())) == 2
 
 
 def test_the_page_and_its_pictures_are_those_of_the_recorded_run():

@@ -11,10 +11,8 @@ loaded torch: a real one loads its model first.
 """
 
 import argparse
-import multiprocessing
 import os
 import random
-import signal
 import statistics
 import sys
 import tempfile
@@ -33,7 +31,7 @@ import diloco_worker  # noqa: E402, F401
 
 from composer_pipeline.diloco.log import OuterLog  # noqa: E402
 from composer_pipeline.diloco.spec import DiLoCoSpec  # noqa: E402
-from tests.diloco.trainee import trainee  # noqa: E402
+from tests.diloco.trainee import Trainees  # noqa: E402
 
 REPLICAS, ROUNDS, STEPS, STEP_S = 3, 8, 100, 0.1
 BAR = 0.95
@@ -75,20 +73,11 @@ def run(agreed: DiLoCoSpec, *, kills: bool = False, slower: int = 1) -> Ran:
         kills: whether one replica is killed at a random moment of every second round.
         slower: how many times longer a step of the last replica takes.
     """
-    context = multiprocessing.get_context("forkserver")
     rng = random.Random(7)
+    step_s = [STEP_S] * (agreed.replicas - 1) + [STEP_S * slower]
     with tempfile.TemporaryDirectory() as folder:
-
-        def start(slot: int) -> Any:
-            step_s = STEP_S * (slower if slot == agreed.replicas - 1 else 1)
-            args = folder, agreed.model_dump_json(), slot, step_s
-            process = context.Process(target=trainee, args=args)
-            process.start()
-            return process
-
-        running = [start(slot) for slot in range(agreed.replicas)]
         log = OuterLog.open(folder, "run")
-        try:
+        with Trainees(folder, agreed, step_s, preload="diloco_goodput") as replicas:
             while len(log.members()) < agreed.replicas:
                 time.sleep(0.05)
             begun = time.monotonic()
@@ -97,16 +86,10 @@ def run(agreed: DiLoCoSpec, *, kills: bool = False, slower: int = 1) -> Ran:
                 victim = round_ // 2 % agreed.replicas if kills and round_ % 2 == 0 else None
                 while log.commit(round_) is None:
                     if victim is not None and time.monotonic() > strike:
-                        os.kill(running[victim].pid, signal.SIGKILL)
-                        running[victim].join()
-                        running[victim] = start(victim)
+                        replicas.restart(victim)
                         victim = None
                     time.sleep(0.05)
             took = time.monotonic() - begun
-        finally:
-            for process in running:
-                process.kill()
-                process.join()
         parts = [part for commit in log.commits() for part in commit.included]
         of = [[p for p in parts if p.slot == slot] for slot in range(agreed.replicas)]
         speeds = [statistics.mean(1 / p.seconds for p in its if p.seconds) for its in of]
@@ -119,7 +102,6 @@ def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--record", type=Path, help="write the table there")
     given = options.parse_args()
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["diloco_goodput"])
     overlapped = spec(overlap_steps=OVERLAP)
     slow = spec(pace="equal-time", weights="tokens")
     whole = run(spec())

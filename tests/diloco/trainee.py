@@ -70,12 +70,18 @@ def trainee(folder: str, agreed: str, slot: int, step_s: float) -> None:
 
 
 class Trainees:
-    """Every slot of a run as a real process, with its seconds of a step; ended at the end."""
+    """Every slot of a run as a real process, with its seconds of a step; ended at the end.
 
-    def __init__(self, folder: str, spec: DiLoCoSpec, step_s: Sequence[float]) -> None:
+    They are forked from a server that has loaded the module ``preload``.
+    """
+
+    def __init__(
+        self, folder: str, spec: DiLoCoSpec, step_s: Sequence[float],
+        preload: str = "tests.diloco.trainee",
+    ) -> None:  # fmt: skip
         self._what, self._step_s = (folder, spec.model_dump_json()), step_s
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.diloco.trainee"])
+        self._context.set_forkserver_preload([preload])
         self._running: list[Any] = []
 
     def __enter__(self) -> Self:

@@ -25,21 +25,34 @@ from typing import Any, NamedTuple
 
 import diloco_overlap
 import pages
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout
 
-from composer_pipeline.diloco.spec import Codec
+from composer_pipeline.diloco.callback import adopt, trainable
+from composer_pipeline.diloco.codecs import (
+    Delta,
+    bytes_of,
+    decode_delta,
+    encode_delta,
+    encode_state,
+)
+from composer_pipeline.diloco.fragments import merged_steps
+from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer_optimizer import OuterState, master
+from composer_pipeline.diloco.spec import Codec, DiLoCoSpec
 
 RESULTS = Path(__file__).parent / "results" / "diloco_simulation.md"
-MILLIONS, MERGED = 20, 5
+MILLIONS, MERGED, ROUNDS = 20, 5, 20
 CODECS: tuple[Codec, ...] = ("fp32", "int4")
 #: Of a round of seven billion parameters in fragments.
 BAR = 0.10
 GBIT = 1e9 / 8
 #: The check: million parameters, steps of a round, seconds of a step; steps that overlap.
 CHECK, CHECKED = (25, 30, 0.2), (0, 10)
-#: Rounds from one whole state to the next, by default; noise of a step.
-SNAPSHOT, NOISE = 5, 0.1
+#: Of a step's seconds.
+NOISE = 0.1
+SPEC = DiLoCoSpec(rounds=ROUNDS, inner_steps=1, replicas=MERGED, outer="nesterov")
 
 
 class Rates(NamedTuple):
@@ -69,28 +82,6 @@ class Setting(NamedTuple):
 # -- what is measured ----------------------------------------------------------------------
 
 
-def standing() -> tuple[float, float]:
-    """Return seconds a parameter of copying what is sent, and of taking what was merged."""
-    import torch
-
-    from composer_pipeline.diloco.callback import adopt, trainable
-    from composer_pipeline.diloco.outer_optimizer import master
-
-    torch.set_num_threads(1)
-    model = torch.nn.ParameterList([torch.randn(1000, 1000) for _ in range(MILLIONS)])
-    copies, takes = [], []
-    for _ in range(5):
-        began = time.process_time()
-        sent = {n: p.detach().to("cpu", copy=True) for n, p in trainable(model).items()}
-        copied = time.process_time()
-        adopt(model, sent, None, sent)
-        kept = {n: master(tensor.to(model[int(n)].dtype)) for n, tensor in sent.items()}
-        takes.append(time.process_time() - copied)
-        copies.append(copied - began)
-        del sent, kept
-    return median(copies) / MILLIONS / 1e6, median(takes) / MILLIONS / 1e6
-
-
 def took(what: Callable[[], Any]) -> float:
     """Return the CPU seconds a parameter of doing something, the median of five times."""
     seen = []
@@ -101,20 +92,26 @@ def took(what: Callable[[], Any]) -> float:
     return median(seen) / MILLIONS / 1e6
 
 
+def standing() -> tuple[float, float]:
+    """Return seconds a parameter of copying what is sent, and of taking what was merged."""
+    model = torch.nn.ParameterList([torch.randn(1000, 1000) for _ in range(MILLIONS)])
+
+    def copied() -> dict[str, torch.Tensor]:
+        return {n: p.detach().to("cpu", copy=True) for n, p in trainable(model).items()}
+
+    def taken() -> dict[str, torch.Tensor]:
+        adopt(model, sent, None, sent)
+        return {n: master(tensor.to(model[int(n)].dtype)) for n, tensor in sent.items()}
+
+    sent = copied()
+    return took(copied), took(taken)
+
+
 def rates(codec: Codec, copy: float, take: float) -> Rates:
     """Return the rates of a codec."""
-    import torch
-
-    from composer_pipeline.diloco.codecs import Delta, decode_delta, encode_delta, encode_state
-    from composer_pipeline.diloco.fragments import merged_steps
-    from composer_pipeline.diloco.log import OuterLog
-    from composer_pipeline.diloco.outer_optimizer import OuterState
-    from composer_pipeline.diloco.spec import DiLoCoSpec
-
     shapes = {f"p{n}": (1000, 1000) for n in range(MILLIONS)}
     change = {name: 1e-3 * torch.randn(shape) for name, shape in shapes.items()}
     state = OuterState.initial({name: torch.randn(shape) for name, shape in shapes.items()})
-    spec = DiLoCoSpec(rounds=100, inner_steps=1, replicas=MERGED, outer="nesterov")
     with tempfile.TemporaryDirectory() as folder:
         log = OuterLog.open(folder, "run")
 
@@ -129,7 +126,7 @@ def rates(codec: Codec, copy: float, take: float) -> Rates:
             return delta
 
         def merged(count: int) -> str:
-            steps = merged_steps(state, [delta] * count, [1 / count] * count, spec)
+            steps = merged_steps(state, [delta] * count, [1 / count] * count, SPEC)
             return encode_state(state, steps).sha256
 
         own, sent = took(send), send()
@@ -143,30 +140,23 @@ def rates(codec: Codec, copy: float, take: float) -> Rates:
 # -- the simulation ------------------------------------------------------------------------
 
 
-def bytes_a_parameter(codec: Codec) -> float:
-    """Return the bytes of a parameter's change."""
-    from composer_pipeline.diloco.codecs import bytes_of
-
-    return bytes_of(codec, 1 << 20) / (1 << 20)
-
-
-def still(run: Setting, cost: Rates, rounds: int = 20) -> tuple[float, float]:
+def still(run: Setting, cost: Rates) -> tuple[float, float]:
     """Return the seconds a round for which training stands still, and their share of the round."""
     rng = random.Random(1)
     part = run.parameters / run.fragments
     link = run.gbits * GBIT
-    size = part * bytes_a_parameter(run.codec)
+    size = bytes_of(run.codec, round(part))
     merged = (cost.merge * run.replicas + cost.step) * part + cost.state * run.parameters
     merged += size * (run.replicas - 1) / link
     begins, stood, ran = [0.0] * run.replicas, 0.0, 0.0
-    for round_ in range(1, rounds + 1):
+    for round_ in range(1, ROUNDS + 1):
 
         def steps(count: int) -> float:
             return count * run.step_s * max(0.1, rng.gauss(1, NOISE / max(1, count) ** 0.5))
 
         ends = [begin + steps(run.steps - run.overlap) + cost.copy * part for begin in begins]
         stored = max(end + cost.own * part + size / link for end in ends)
-        whole = 8 * run.parameters / link if round_ % SNAPSHOT == 0 else 0.0
+        whole = 8 * run.parameters / link if SPEC.is_snapshot(round_) else 0.0
         commit = stored + merged + whole  # all merge at the same time, and one commits
         for slot, end in enumerate(ends):
             wants = end + steps(run.overlap) if run.overlap else end
@@ -174,7 +164,7 @@ def still(run: Setting, cost: Rates, rounds: int = 20) -> tuple[float, float]:
             stood += takes - wants + cost.copy * part
             ran += takes - begins[slot]
             begins[slot] = takes
-    return stood / rounds / run.replicas, stood / ran
+    return stood / ROUNDS / run.replicas, stood / ran
 
 
 def settings() -> list[Setting]:
@@ -193,6 +183,7 @@ def settings() -> list[Setting]:
 def main() -> int:
     """Measure, simulate, print and perhaps record; 1 where 7 B in fragments misses the bar."""
     given = pages.options(__doc__, RESULTS).parse_args()
+    torch.set_num_threads(1)
     copy, take = standing()
     by_codec = {codec: rates(codec, copy, take) for codec in CODECS}
     head, about = (__doc__ or "").split("\n\n", 2)[::2]

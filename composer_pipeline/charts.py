@@ -23,8 +23,8 @@ BLUE, ORANGE, GREEN, GRAPE, CYAN, LIME, RED, AMBER = (
 QUANTITIES = {
     "dpo": BLUE, "sft": ORANGE, "grpo": GREEN, "grpo best gain": GREEN, "sdpo": GRAPE,
     "held out": CYAN, "kto": LIME, "base": GREY, "trained": BLUE, "before": GREY, "after": BLUE,
-    "promoted": GREEN, "not better": GREY, "worse": RED, "held": AMBER, "nothing new": SOFT,
-    "dry run": SOFT, "limit": GREY,
+    "promoted": GREEN, "not better": GREY, "worse": RED, "held": AMBER,
+    "nothing to learn": SOFT, "too few": SOFT, "nothing new": SOFT, "dry run": SOFT, "limit": GREY,
 }  # fmt: skip
 _SERIES = (BLUE, ORANGE, GREEN, GRAPE, CYAN, LIME, AMBER, RED)
 #: Ink and colour of a heat map's numbers and cells, which are alike on both grounds.

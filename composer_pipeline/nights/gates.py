@@ -12,7 +12,7 @@ yesterday's: otherwise each night could lose a little.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from math import ceil, log
+from math import ceil, log, log2
 
 import msgspec
 
@@ -93,6 +93,11 @@ def p_better(values: Values) -> float:
         signs = random.integers(0, 2, (min(_CHUNK, FLIPS - start), len(sums))) * 2 - 1
         reached += int((signs @ sums >= seen).sum())
     return (1 + reached) / (1 + FLIPS)
+
+
+def fewest(level: float) -> int:
+    """Return how many sessions, if all of them improve, have a p of at most ``level``."""
+    return ceil(-log2(level))
 
 
 def better(candidate: Mapping[str, float], parent: Values, *, level: float) -> Gate:

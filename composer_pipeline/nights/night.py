@@ -5,8 +5,10 @@ on when it is run again, and the next night makes good what it left: a version i
 whole story before the pointer moves, so that everything after can be repeated.
 
 What becomes of a night's states follows from its outcome. *promoted*: they are the replay buffer of
-later nights. *not better*: they are new again, or old if nothing was learnt from them. *worse* and
-*held*: they are set aside, are neither trained nor measured on, and leave only by ``accept``.
+later nights. *not better*: they are new again, or old if nothing was learnt from them. *too few*
+mistakes, and *nothing to learn*, since the model is wrong at too few of them: no model that is
+trained could pass; they are new again, or old. *worse* and *held*: they are set aside, are neither
+trained nor measured on, and leave only by ``accept``.
 """
 
 import re
@@ -46,7 +48,15 @@ from composer_pipeline.nights.anchors import (
 )
 from composer_pipeline.nights.buffer import StateRow, dataset_states, mix, write_mix
 from composer_pipeline.nights.canaries import Canary, facts_of, judge
-from composer_pipeline.nights.gates import Gate, Values, better, differences, mean_of, not_worse
+from composer_pipeline.nights.gates import (
+    Gate,
+    Values,
+    better,
+    differences,
+    fewest,
+    mean_of,
+    not_worse,
+)
 from composer_pipeline.nights.model_registry import ModelVersion
 from composer_pipeline.nights.rules import NightRules
 from composer_pipeline.reports import Progress, Report
@@ -61,7 +71,10 @@ FOLDER = "nights"
 _UNUSABLE = re.compile(r"channel (\w+): none of ")
 TRAIN, VALIDATION = "train", "validation"
 
-Outcome = Literal["promoted", "not better", "worse", "held", "nothing new", "dry run"]
+Outcome = Literal[
+    "promoted", "not better", "worse", "held", "nothing to learn", "too few", "nothing new",
+    "dry run",
+]  # fmt: skip
 #: Outcomes whose states no later night uses, unless they are accepted by hand.
 ASIDE = ("worse", "held")
 
@@ -111,6 +124,8 @@ class Night(Report, msgspec.Struct, kw_only=True):
     @property
     def idle(self) -> bool:
         """True if nothing was learnt: no better on the mean, and no anchor was in the way."""
+        if self.outcome == "nothing to learn":
+            return True
         if self.outcome != "not better" or not self.gates:
             return False
         change = self.gates[0].difference
@@ -170,7 +185,7 @@ class History:
     #: Held-out sessions and state ids that were set aside.
     aside: set[str] = field(default_factory=set)
     aside_sessions: set[str] = field(default_factory=set)
-    #: Of nights since the last promoted one that were not better: new again, and usual.
+    #: Of nights since the last promoted one that were not better or too few: new again, and usual.
     pending: set[str] = field(default_factory=set)
     #: Of nights that learnt nothing: old and usual, but no anchors are drawn from them.
     idle: set[str] = field(default_factory=set)
@@ -236,7 +251,7 @@ class NightPlan:
         if not self.new:
             return "no state is new"
         known = {row.state_id for row in self.new} <= self.history.pending
-        return "no state is new since the last night, which was not better" if known else ""
+        return "no state is new since the last night, which changed nothing" if known else ""
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -255,7 +270,10 @@ class NightPlan:
 def plan_night(lake: Lake, night: str, rules: NightRules) -> NightPlan:
     """Return what a night would do; nothing is written."""
     if not build_id(lake):
-        raise InputError(f"lake {lake.url} has no dataset; run dataset first")
+        raise InputError(
+            f"lake {lake.url} has no dataset: there is no pair, or dataset was not run; a night"
+            " buys replies to states of the last month (--max-usd), replay also to older ones"
+        )
     states, known = dataset_states(lake, night), history(lake, night)
     old_ones = known.accepted | known.idle
     fresh = {name: row for name, row in states.items() if name not in old_ones | known.aside}
@@ -314,15 +332,21 @@ def run_night(
             night=night, outcome="dry run", rows=plan.rows(), canaries=tuple(plan.canaries),
         )  # fmt: skip
         story.usd, story.simulated = _paid(lake, plan.fresh.keys() - plan.history.pending)
+        test = None
+        if plan.nothing:
+            story.outcome, story.why = "nothing new", (plan.nothing,)
+        elif plan.held:
+            story.outcome, story.why = "held", plan.held
+        else:
+            test = _test(lake, plan, rules)
+            if why := _too_few("whose right action is known", test.hard, rules):
+                story.outcome, story.why = "too few", (why,)
         if dry_run:
-            story.why = plan.held or tuple(filter(None, [plan.nothing])) or ("it would train",)
+            story.outcome, story.why = "dry run", story.why or ("it would train",)
             return story
-        if plan.nothing or plan.held:
-            story.outcome = "nothing new" if plan.nothing else "held"
-            story.why = (plan.nothing,) if plan.nothing else plan.held
-            _close(lake, story, plan)
-            return story
-        return _trained(lake, recipe, learner, work, plan, story, rules, progress)
+        if test is None or story.why:
+            return _close(lake, story, plan)
+        return _trained(lake, recipe, learner, work, plan, test, story, rules, progress)
 
 
 @contextmanager
@@ -380,9 +404,36 @@ def hard_states(
     return found[: rules.gate.states]
 
 
+@dataclass(frozen=True)
+class _Test:
+    """What may be measured, the hashes of prompts that may not, and the recent mistakes."""
+
+    states: list[EvaluationState]
+    prompts: Collection[str]
+    hard: list[EvaluationState]
+
+
+def _test(lake: Lake, plan: NightPlan, rules: NightRules) -> _Test:
+    states = held_out(lake, plan.states, plan.history)
+    _, prompts = training_content(lake)
+    hard = _unlike(hard_states(states, plan.states, plan.night, rules), prompts)
+    return _Test(states, prompts, hard)
+
+
+def _too_few(what: str, mistakes: Iterable[EvaluationState], rules: NightRules) -> str:
+    """Return why no model could pass the gate on mistakes, or an empty string."""
+    found, gate = len({state.session_id for state in mistakes}), rules.gate
+    if found >= (least := fewest(gate.level)):
+        return ""
+    return (
+        f"{found} held-out sessions of the last {gate.window_days} days have a mistake {what};"
+        f" with fewer than {least} no model can be promoted"
+    )
+
+
 def _trained(
     lake: Lake, recipe: TrainingRecipe, learner: Learner, work: Path, plan: NightPlan,
-    story: Night, rules: NightRules, progress: Progress | None,
+    test: _Test, story: Night, rules: NightRules, progress: Progress | None,
 ) -> Night:  # fmt: skip
     clock, night = _Clock(story, progress), plan.night
     parent = _parent(lake, recipe)
@@ -390,28 +441,34 @@ def _trained(
     target = Lake(str(work / night))
     story.tables = write_mix(lake, target, [row.state_id for row in (*plan.new, *plan.old)])
     recipe, story.notes = _of_tonight(recipe, parent, target, night)
+    # A state that is frozen is measured as it was frozen.
+    frozen = {a.state.state_id: a.state for some in read_anchors(lake).values() for a in some}
+    measured = {state.state_id: frozen.get(state.state_id, state) for state in test.hard}
+    with clock.of("mistakes"):
+        before = _measured(recipe, learner, parent, measured)
+    wrong = [state for name, state in measured.items() if before.get(name) == 0]
+    if why := _too_few(f"at which version {parent.number} is wrong", wrong, rules):
+        story.outcome, story.why = "nothing to learn", (why,)
+        return _close(lake, story, plan)
     with clock.of("anchors"):
-        _, prompts = training_content(lake)
-        states = held_out(lake, plan.states, plan.history)
-        _refresh(lake, recipe, learner, parent, plan, rules, states, prompts)
+        _refresh(lake, recipe, learner, parent, plan, rules, test)
         anchors = _apart(lake, target, parent, plan.history)
-        hard = _unlike(hard_states(states, plan.states, night, rules), prompts)
     with clock.of("training"):
         try:
             weights, numbers = _train(learner, target, recipe, story)
         except InputError as error:  # of tonight's rows
             story.outcome, story.why = "not better", (f"nothing was trained: {error}",)
-            _close(lake, story, plan)
-            return story
+            return _close(lake, story, plan)
     story.run_dir, story.losses = str(weights.parent), _losses(numbers)
-    measured = {state.state_id: state for state in hard}
-    measured |= {a.state.state_id: a.state for some in anchors.values() for a in some}
+    frozen = {a.state.state_id: a.state for some in anchors.values() for a in some}
+    measured |= frozen
     with clock.of("measuring"):
-        before = _measured(recipe, learner, parent, measured)
+        known = {name: state for name, state in frozen.items() if name not in before}
+        before |= _measured(recipe, learner, parent, known)
         after = learner.measure(recipe, str(weights), [*measured.values()])
-    gates, unknown = _gates(after, before, anchors, hard, rules)
+    gates, unknown = _gates(after, before, anchors, test.hard, rules)
     story.gates, story.notes = tuple(gates), (*story.notes, *unknown)
-    story.moved = _moved(after, before, anchors, hard)
+    story.moved = _moved(after, before, anchors, test.hard)
     story.outcome = _outcome(gates)
     story.why = tuple(gate.why for gate in gates if not gate.passed) or (gates[0].why,)
     _write_rows(lake, plan, story.outcome)
@@ -441,9 +498,10 @@ def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
     return story
 
 
-def _close(lake: Lake, story: Night, plan: NightPlan) -> None:
+def _close(lake: Lake, story: Night, plan: NightPlan) -> Night:
     _write_rows(lake, plan, story.outcome)
     _write(lake, story)
+    return story
 
 
 def _write_rows(lake: Lake, plan: NightPlan, outcome: Outcome) -> None:
@@ -525,7 +583,7 @@ def _train(
 
 def _refresh(
     lake: Lake, recipe: TrainingRecipe, learner: Learner, parent: ModelVersion, plan: NightPlan,
-    rules: NightRules, states: Iterable[EvaluationState], prompts: Collection[str],
+    rules: NightRules, test: _Test,
 ) -> None:  # fmt: skip
     """Fill the kinds of anchors up, and draw anew those that are too old.
 
@@ -537,7 +595,7 @@ def _refresh(
     usual = known.accepted or {row.state_id for row in rows}
     sessions = {row.session_id for row in rows if row.state_id in usual} - known.barred
     by_kind: dict[str, list[EvaluationState]] = {kind: [] for kind in DRAWN}
-    for state in states:
+    for state in test.states:
         by_kind.setdefault(state.kind, []).append(state)
     by_kind[OWN] = [s for s in own_successes(lake) if s.state_id in plan.states]
     kept = {
@@ -546,7 +604,7 @@ def _refresh(
     }
     chosen = {
         kind: drawn(
-            [s for s in _unlike(by_kind[kind], prompts) if s.session_id in sessions],
+            [s for s in _unlike(by_kind[kind], test.prompts) if s.session_id in sessions],
             rules.anchors,
             kept[kind],
         )

@@ -60,7 +60,7 @@ class GateRules(_Model):
 
     alpha: Part = 0.05
     nights: Count = 30
-    window_days: Count = 7
+    window_days: Count = 30
     states: Count = 200
 
     @property

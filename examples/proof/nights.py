@@ -44,7 +44,7 @@ from composer_pipeline.nights import night as product
 from composer_pipeline.nights.anchors import own_successes
 from composer_pipeline.nights.buffer import dataset_states
 from composer_pipeline.nights.gates import better, p_better
-from composer_pipeline.nights.rules import Anchors, Buffer, CanaryRules, NightRules
+from composer_pipeline.nights.rules import Anchors, Buffer, CanaryRules, GateRules, NightRules
 from composer_pipeline.normalization.stage import normalize
 from composer_pipeline.preferences.hints import build_hints
 from composer_pipeline.preferences.pairs import build_pairs
@@ -220,11 +220,11 @@ def _asked(states: Iterable[TraceState], answers: Mapping[str, Answers]) -> set[
 _OPEN = CanaryRules(rejected=1, project=1, usable=0, labels=1, tools=1, contradicted=1)
 _SHIPPED = NightRules()
 _ALONE = Buffer(old_share=0)
-#: The rules of each arm; ``none`` promotes whatever they say, and measures nothing for them.
+#: The rules of each arm; ``none`` promotes whatever they say.
 ARMS: Mapping[str, NightRules] = {
     "none": NightRules(
         buffer=_ALONE, canaries=_OPEN, anchors=Anchors(states=1),
-        gate=_SHIPPED.gate.model_copy(update={"states": 1}),
+        gate=GateRules(alpha=0.99, nights=1, states=1),
     ),
     "gate": NightRules(buffer=_ALONE),
     "buffer": _SHIPPED,
@@ -281,6 +281,16 @@ class Learner:
         return found
 
 
+class Ungated(Learner):
+    """Measures nothing for a night, and says that all is wrong: then every night trains."""
+
+    def measure(
+        self, recipe: TrainingRecipe, weights: str, states: Sequence[EvaluationState]
+    ) -> dict[str, float]:
+        """Return 0 for each state."""
+        return {state.state_id: 0.0 for state in states}
+
+
 class Told(msgspec.Struct, kw_only=True):
     """What a night of an arm did.
 
@@ -320,7 +330,8 @@ def run_arm(out: Path, seed: int, arm: str, states: Sequence[EvaluationState]) -
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(out / DATA / str(seed) / "lake", scratch / "lake")
         scratch.replace(folder)
-    lake, learner = Lake(str(folder / "lake")), Learner(folder / "models")
+    made = Ungated if arm == "none" else Learner
+    lake, learner = Lake(str(folder / "lake")), made(folder / "models")
     told = read_told(folder)
     right = {each.current: each.right for each in told}
     recipe = recipe_of_nights(seed)
@@ -334,7 +345,7 @@ def run_arm(out: Path, seed: int, arm: str, states: Sequence[EvaluationState]) -
         now = pointer.version if pointer else 0
         if now not in right:
             weights = pointer.weights if pointer else ""
-            found = learner.measure(recipe, weights, states)
+            found = learner.answers(load_base(weights or str(base_dir()), recipe).eval(), states)
             right[now] = "".join(f"{found[state.state_id]:.0f}" for state in states)
         each = Told(
             number=night.number, kind=night.kind, outcome=story.outcome, why=story.why,

@@ -61,6 +61,8 @@ STORIES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "not better": ({"gates": (gate("hard", passed=False), EASY)}, {"better_on_mistakes"}),
     "worse": ({"gates": (HARD, WORSE)}, {"anchors_hold"}),
     "held": ({"canaries": (OUT,)}, {"canaries"}),
+    "nothing to learn": ({}, set()),
+    "too few": ({}, set()),
     "nothing new": ({}, set()),
 }
 
@@ -195,7 +197,7 @@ class Bench:
     def measure(
         self, _: TrainingRecipe, __: str, states: Sequence[EvaluationState]
     ) -> dict[str, float]:
-        return {state.state_id: 1.0 for state in states}
+        return {state.state_id: 0.0 for state in states}
 
     def tags(self, result: Any) -> Mapping[str, str]:
         run = self.instance.get_run_by_id(result.run_id)
@@ -217,7 +219,9 @@ def bench(
     data["teachers"] = [one for one in data["teachers"] if one["name"] in ("careful", "steady")]
     file = folder / "teachers.yaml"
     file.write_text(yaml.safe_dump(data))
+    (rules := folder / "nights.yaml").write_text("gate: {alpha: 0.9, nights: 1}\n")
     settings = demo_settings(lake=str(folder / "lake"), teachers=str(file))
+    settings = settings.model_copy(update={"nights": str(rules)})
     with pytest.MonkeyPatch.context() as patch:
         made = Bench(settings, instance, folder)
         patch.setattr(ProcessLearner, "train", lambda _, *given: made.train(*given))

@@ -212,7 +212,7 @@ def test_mistakes_of_the_first_night_that_were_trained_on_are_no_held_out_ones(
 
 
 def test_what_shares_a_prompt_with_training_is_not_measured_then_or_later(tmp_path: Path) -> None:
-    here = house(tmp_path, days(ONE))
+    here = house(tmp_path, days(ONE, held=14))
     own = here.lake.rows("dataset_groups", split="validation")
     same = [
         {**row, "state_id": f"copy-{row['state_id']}", "session_id": f"{ONE}-copy", "split": None}
@@ -280,8 +280,15 @@ def _bash(command: str) -> Any:
     return Action("Next.", (ToolCall("Bash", {"command": command}),))
 
 
-def test_without_enough_held_out_sessions_nothing_is_promoted(tmp_path: Path) -> None:
-    here = house(tmp_path, days(ONE, held=9))
+def test_without_enough_anchors_nothing_is_promoted(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    for table in ("dataset_groups", "dataset_successes"):
+        kept = [
+            {name: value for name, value in row.items() if name != "split"}
+            for row in here.lake.rows(table, split="validation")
+            if "hard" in row["state_id"] or row["session_id"][-1] in "1234"
+        ]
+        here.lake.write(table, kept, split="validation")
     night = here.night(ONE)
     assert night.outcome == "not better"
     assert "there are too few anchors: a kind needs 10 held-out sessions" in night.why

@@ -100,8 +100,45 @@ def test_what_made_it_worse_never_comes_back_unless_accepted(tmp_path: Path) -> 
     with pytest.raises(InputError, match="night 2026-11-09: there is none"):
         accept(here.lake, "2026-11-09")
     assert accept(here.lake, TWO).accepted
+    here.learner.answers["night-" + THREE] = base
     fourth = here.night(FOUR)
     assert (fourth.rows["new"], last_trained(here)) == (18, {ONE, TWO, THREE})
+
+
+def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, held=9))
+    assert here.night(ONE, dry_run=True).why == here.night(ONE).why
+    first = nights(here.lake)[-1]
+    assert (first.outcome, first.version, registry.versions(here.lake)) == ("too few", None, [])
+    assert first.why[0].startswith(
+        "9 held-out sessions of the last 30 days have a mistake whose right"
+    )
+    assert here.night(TWO).outcome == "nothing new"
+    # A tenth session with a mistake comes, and the rows of both days are trained on.
+    write_dataset(here.lake, [*days(ONE, held=9), *sessions(TWO, held=1)])
+    second = here.night(TWO)
+    assert (second.outcome, last_trained(here)) == ("promoted", {ONE, TWO})
+    assert second.usd == pytest.approx(0.014), "the first night's were told of then"
+    # The model answers the mistakes of one session more, but not those of nine.
+    here.learner.answers["night-" + TWO] = lambda s: learned(TWO)(s) or s.session_id.endswith("-9")
+    write_dataset(
+        here.lake, [*days(ONE, held=9), *sessions(TWO, held=1), *sessions(THREE, held=10)]
+    )
+    here.learner.measured.clear()
+    last_trained(here)
+    third = here.night(THREE)
+    assert (third.outcome, third.version, third.idle) == ("nothing to learn", None, True)
+    assert third.why[0].startswith("9 ")
+    assert "at which version 1 is wrong; with fewer than 10 no model can" in third.why[0]
+    assert not [name for name in here.learner.measured if not name.endswith("/hard")]
+    # They are old from then on, and no anchors.
+    write_dataset(
+        here.lake,
+        [*days(ONE, held=9), *sessions(TWO, held=1), *sessions(THREE, held=10), *days(FOUR)],
+    )
+    fourth = here.night(FOUR)
+    assert (fourth.outcome, last_trained(here)) == ("promoted", {ONE, TWO, THREE, FOUR})
+    assert fourth.rows == {"new": 18, "old": 18, "held_out": 36, "sessions": 18}
 
 
 def test_a_night_that_learnt_nothing_leaves_old_rows_and_no_anchors(tmp_path: Path) -> None:
@@ -296,7 +333,7 @@ def test_a_night_needs_a_dataset_and_the_base_of_its_lake(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"nights/2026-11-01.json: Object missing required field"):
         here.night(TWO)
     here.lake.remove("nights/2026-11-01.json")
-    with pytest.raises(InputError, match="has no dataset; run dataset first"):
+    with pytest.raises(InputError, match=r"has no dataset: there is no pair.*replay also to older"):
         here.night(TWO)
 
 

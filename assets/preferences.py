@@ -36,7 +36,7 @@ class DatasetConfig(dg.Config):
     )
     split_by: str = Field(
         default="",
-        description="repository or session; by repository if there are five or more.",
+        description="repository or session, in place of the preference recipe's.",
     )
 
 

@@ -339,7 +339,7 @@ def night(
         if not store.days("normalized_pairs"):
             yield dg.SkipReason(NO_PAIRS)
             return
-        current = build_id(store) and not changed_inputs(store)
+        current = build_id(store) and not changed_inputs(store, rules.digest())
         assets = [dg.AssetKey(name) for name in ("training_dataset", TONIGHT)[bool(current) :]]
     yield dg.RunRequest(
         run_key=f"night {today}",

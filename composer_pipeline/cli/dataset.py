@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @app.command
 def dataset(
     *,
-    validation: float = 0.2,
+    validation: float | None = None,
     split_by: Annotated[Literal["", "repository", "session"], Parameter(show_choices=False)] = "",
     rules: str = "",
     tokenizer: str = "",
@@ -42,10 +42,11 @@ def dataset(
     """Write the training tables, split by group of sessions.
 
     Args:
-        validation: share of the groups of sessions that are kept out of training.
-        split_by: repository or session; by repository if there are five or more.
-        rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` decides which
-            sessions are left out, its ``terms`` which answers.
+        validation: share of the groups of sessions that are kept out of training, in place of the
+            preference recipe's.
+        split_by: repository or session, in place of the preference recipe's.
+        rules: preference recipe (COMPOSER_PREFERENCES); its ``split`` decides what is held out,
+            its ``contamination`` which sessions are left out, its ``terms`` which answers.
         consent: file that names whose sessions may be published; by default consent.yaml beside
             the lake or in the working folder, if there is one.
         tokenizer: model whose tokens are counted, and to whose window of 8,192 tokens the pairs
@@ -54,7 +55,7 @@ def dataset(
     from composer_pipeline.dataset.build import build_dataset
     from composer_pipeline.preferences.rules import PreferenceRules
 
-    if not 0 <= validation < 1:
+    if validation is not None and not 0 <= validation < 1:
         raise InputError(f"--validation must be at least 0 and below 1, not {validation}")
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:

@@ -90,7 +90,7 @@ class DatasetReport(Report):
 def build_dataset(
     lake: Lake,
     *,
-    validation_share: float = 0.2,
+    validation_share: float | None = None,
     split_by: str = "",
     rules: Rules = None,
     tokenizer: str = "",
@@ -100,7 +100,7 @@ def build_dataset(
     """Write the ``dataset_*`` tables, each in two splits, and the statistics of all pairs.
 
     A repository (if there are five or more), or else a group of sessions, is in validation when a
-    hash of its name falls below ``validation_share``. So it does not move when data are added,
+    hash of its name falls below the validation share. So it does not move when data are added,
     unless they join two groups or are of the fifth repository; with few of them, or some that are
     large, the share of rows can be far from it. The report says what came out, and warns below
     half of what was asked.
@@ -108,11 +108,11 @@ def build_dataset(
     Args:
         lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
             writes the tables, ``drops`` (stage ``dataset``) and the manifest of the build.
-        validation_share: share of the groups in validation, in [0, 1).
-        split_by: ``repository`` or ``session`` where that is not to be chosen. By session, rows of
-            one repository may be in both splits; ``repository_in_train`` says how many are.
-        rules: the preference recipe, which decides about sessions on a benchmark's repository;
-            what it drops is in none of the tables.
+        validation_share: share of the groups in validation, in [0, 1), in place of the recipe's.
+        split_by: ``repository`` or ``session``, in place of the recipe's. By session, rows of one
+            repository may be in both splits; ``repository_in_train`` says how many are.
+        rules: the preference recipe, which has the split, and decides about sessions on a
+            benchmark's repository; what it drops is in none of the tables.
         tokenizer: model whose tokens are counted, and to whose window ``dataset_pairs_8k`` is
             cut: ``smollm2-135m``, a folder or a Hub id; without one that table is empty.
         consent: the consent file, whose repositories alone are in the dataset; if none is named,
@@ -127,6 +127,10 @@ def build_dataset(
             refuse; the former dataset stays.
         StorageError: the lake is not writable.
     """
+    rules = rules_of(rules)
+    split_by = split_by or rules.split.by or ""
+    if validation_share is None:
+        validation_share = rules.split.validation_share
     if not 0 <= validation_share < 1:
         raise InputError(f"validation_share must be in [0, 1), not {validation_share}")
     if split_by not in ("", "repository", "session"):
@@ -134,8 +138,7 @@ def build_dataset(
     if not lake.days("normalized_pairs"):
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
     with lake.locked("dataset"), Pieces(lake) as pieces:
-        inputs = inputs_of(lake)
-        rules = rules_of(rules)
+        inputs = inputs_of(lake, rules.digest())
         quality = measure(lake, rules=rules, built=False)
         accepted = check_gates(quality, rules)
         allowed = find_consent(lake, consent)

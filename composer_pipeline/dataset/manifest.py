@@ -69,8 +69,8 @@ class Build(msgspec.Struct, frozen=True):
     figures: dict[str, Any]
 
 
-def _derivation(lake: Lake) -> Derivation:
-    """Return what a build is made from: the tables on the days that contribute rows."""
+def _derivation(lake: Lake, rules: str = "") -> Derivation:
+    """Return what a build is made from: the tables on the days that contribute rows, and rules."""
     days = sorted({day for table in _BY_DAY[:4] for day in lake.days(table)})
     inputs = [
         (table, part)
@@ -78,18 +78,21 @@ def _derivation(lake: Lake) -> Derivation:
         for part in lake.partitions(table)
         if table == "sessions" or part["day"] in days
     ]
-    return Derivation("dataset", {}, inputs, {})
+    return Derivation("dataset", {}, inputs, {"rules": rules})
 
 
-def inputs_of(lake: Lake) -> Record:
+def inputs_of(lake: Lake, rules: str = "") -> Record:
     """Return the record of a build that is made now; call it before anything is read."""
-    return record_of(_derivation(lake), FileStamps(lake))
+    return record_of(_derivation(lake, rules), FileStamps(lake))
 
 
-def changed_inputs(lake: Lake) -> list[str]:
-    """Return the tables that have changed since the dataset was built from them."""
-    derivation = _derivation(lake)
-    changes = differences(derivation, read_record(lake, derivation), FileStamps(lake))
+def changed_inputs(lake: Lake, rules: str = "") -> list[str]:
+    """Return the tables that have changed since the dataset was built from them, and the rules.
+
+    ``rules`` is the digest of the preference recipe, which is not compared if it is empty.
+    """
+    derivation, ignore = _derivation(lake, rules), () if rules else ("rules",)
+    changes = differences(derivation, read_record(lake, derivation), FileStamps(lake), ignore)
     return sorted({change.partition("/")[0] for change in changes})
 
 

@@ -81,7 +81,9 @@ def harvest(
     if done.pairs:
         build_pairs(lake, days=done.pairs, rules=rules, progress=progress)
         normalize(lake, normalize_recipe, days=done.pairs, progress=progress)
-    if lake.days("normalized_pairs") and (not build_id(lake) or changed_inputs(lake)):
+    if lake.days("normalized_pairs") and (
+        not build_id(lake) or changed_inputs(lake, rules.digest())
+    ):
         build_dataset(lake, rules=rules, progress=progress)
         done.dataset = True
     return done

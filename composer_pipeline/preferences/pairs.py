@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
@@ -34,7 +33,6 @@ from composer_pipeline.preferences.rules import (
     Hindsight,
     PreferenceRules,
     Rules,
-    bundled_benchmarks,
     rules_of,
 )
 from composer_pipeline.preferences.vote import Vote, home_of, vote
@@ -150,19 +148,8 @@ def pairs_derivation(lake: Lake, day: str, rules: PreferenceRules) -> Derivation
             *((table, {"day": day}) for table in tables),
             *(("replies", part) for part in lake.partitions("replies", day=day)),
         ],
-        {"pairs": PAIRS_VERSION, "converter": CONVERTER_VERSION, "rules": _rules_id(rules)},
+        {"pairs": PAIRS_VERSION, "converter": CONVERTER_VERSION, "rules": rules.digest()},
     )
-
-
-def _rules_id(rules: PreferenceRules) -> str:
-    """Return a hash of the rules and the contents of the benchmark lists, wherever these are."""
-    digest = hashlib.blake2b(digest_size=6)
-    files = [bundled_benchmarks(), *map(Path, rules.contamination.files)]
-    nowhere = rules.contamination.model_copy(update={"files": []})
-    digest.update(rules.model_copy(update={"contamination": nowhere}).model_dump_json().encode())
-    for file in files:
-        digest.update(b"\0" + (file.read_bytes() if file.is_file() else b""))
-    return digest.hexdigest()
 
 
 def pair_row(

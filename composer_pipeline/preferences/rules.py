@@ -1,5 +1,6 @@
 """The preference recipe, ``recipes/preferences/*.yaml``."""
 
+import hashlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -30,6 +31,16 @@ class Contamination(_Model):
     evidence: Literal["drop", "flag"] = "drop"
     by_name: Literal["drop", "flag"] = "flag"
     files: list[str] = []
+
+
+class Split(_Model):
+    """The share of the repositories, or groups of sessions, that no model is trained on.
+
+    Without ``by``, repositories are held out where there are five or more.
+    """
+
+    validation_share: Annotated[Share, Field(lt=1)] = 0.2
+    by: Literal["repository", "session"] | None = None
 
 
 class Terms(_Model):
@@ -82,6 +93,7 @@ class PreferenceRules(_Model):
     own_pairs: bool = True
     hindsight: Hindsight = Hindsight()
     contamination: Contamination = Contamination()
+    split: Split = Split()
     terms: Terms = Terms()
     separability: Separability = Separability()
     near_duplicates: NearDuplicates = NearDuplicates()
@@ -100,6 +112,15 @@ class PreferenceRules(_Model):
         files = [str((file.parent / name).absolute()) for name in rules.contamination.files]
         named = rules.contamination.model_copy(update={"files": files})
         return rules.model_copy(update={"contamination": named})
+
+    def digest(self) -> str:
+        """Return a hash of the rules and the contents of the benchmark lists, wherever they are."""
+        found = hashlib.blake2b(digest_size=6)
+        nowhere = self.contamination.model_copy(update={"files": []})
+        found.update(self.model_copy(update={"contamination": nowhere}).model_dump_json().encode())
+        for file in (bundled_benchmarks(), *map(Path, self.contamination.files)):
+            found.update(b"\0" + (file.read_bytes() if file.is_file() else b""))
+        return found.hexdigest()
 
 
 #: A recipe, a file, or the name of a shipped one; the defaults when ``None``.

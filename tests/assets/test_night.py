@@ -161,7 +161,7 @@ def test_the_days_of_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (request,) = asked(settings)
     assert [key.path for key in request.asset_selection] == [["training_dataset"], TONIGHT]
     monkeypatch.setattr(provenance, "build_id", lambda _: "build")
-    monkeypatch.setattr(manifest, "changed_inputs", lambda _: [])
+    monkeypatch.setattr(manifest, "changed_inputs", lambda *_: [])
     (request,) = asked(settings)
     assert ([key.path for key in request.asset_selection], request.tags) == ([TONIGHT], {})
 

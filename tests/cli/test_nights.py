@@ -121,8 +121,20 @@ def test_nights_from_sessions_to_the_hub(night: Run, world: tuple[Path, Loopback
     assert "is not a lake" in said
     assert night("night", "--max-usd", "-1")[0] == 2
 
+    # Too few are held out for any model to pass; the same day goes on with a larger share.
+    recipe = folder / "preferences.yaml"
+    accepted = recipe.read_text()
+    recipe.write_text(accepted + "split: {validation_share: 0.05}\n")
+    code, early, said = night("night", "--max-usd", "1")
+    assert (code, early["outcome"], early["version"]) == (0, "too few", None), said
+    assert "with fewer than 10 no model can be promoted" in early["why"][0]
+    assert "No model was trained." in Path(early["page"]).read_text()
+    assert night("models")[0] == 2
+    recipe.write_text(accepted)
+
     code, first, said = night("night", "--max-usd", "1")
     assert code == 0, said
+    assert first["usd"] == early["usd"], "nothing is bought twice"
     assert (code, first["outcome"], first["version"], first["parent"]) == (0, "promoted", 1, 0)
     assert first["usd"] > 0
     assert first["simulated"]

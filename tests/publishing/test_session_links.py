@@ -11,6 +11,7 @@ from composer_pipeline.dataset.manifest import read_build
 from composer_pipeline.dataset.splits import SessionLinks, remote_name
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.rules import PreferenceRules, Split
 from composer_pipeline.states.load import load_states
 from tests.fixtures.lake_states import write_session
 from tests.publishing.test_dataset import DAY, NEXT, add_session, bash, normalise
@@ -161,6 +162,10 @@ def test_a_split_by_session_is_taken_if_asked_and_its_leak_is_measured(tmp_path:
     assert (report.split_by, report.repositories) == ("session", 5)
     assert report.repository_in_train > 0
     assert read_build(lake).figures["split"]["by"] == "session"
+    rules = PreferenceRules(split=Split(validation_share=0.5, by="session"))
+    assert build_dataset(lake, rules=rules).build == report.build
+    other = build_dataset(lake, rules=rules, validation_share=0.0, split_by="repository")
+    assert (other.splits["validation"], other.split_by) == (0, "repository")
     with pytest.raises(InputError, match="split_by must be repository or session, not 'day'"):
         build_dataset(lake, split_by="day")
 

@@ -17,6 +17,7 @@ from composer_pipeline.training.recipe import Data
 from tests.nights.made import (
     RECIPE,
     House,
+    Learner,
     base,
     days,
     house,
@@ -139,6 +140,36 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     fourth = here.night(FOUR)
     assert (fourth.outcome, last_trained(here)) == ("promoted", {ONE, TWO, THREE, FOUR})
     assert fourth.rows == {"new": 18, "old": 18, "held_out": 36, "sessions": 18}
+
+
+def test_sessions_count_towards_enough_and_not_their_states(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE, held=9))
+    rows = [
+        {name: value for name, value in row.items() if name != "split"}
+        for row in here.lake.rows("dataset_groups", split="validation")
+    ]
+    second = [
+        {**row, "state_id": f"{row['state_id']}2", "prompt": [{"role": "user", "content": str(i)}]}
+        for i, row in enumerate(rows)
+    ]
+    here.lake.write("dataset_groups", [*rows, *second], split="validation")
+    assert here.night(ONE).outcome == "too few"
+
+
+def test_a_mistake_that_does_not_fit_the_window_is_none_to_learn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, measure = house(tmp_path, days(ONE, held=12)), Learner.measure
+    long = {f"{ONE}-validation-{i}/hard" for i in range(3)}
+    monkeypatch.setattr(
+        Learner,
+        "measure",
+        lambda self, recipe, weights, states: measure(
+            self, recipe, weights, [state for state in states if state.state_id not in long]
+        ),
+    )
+    night = here.night(ONE)
+    assert (night.outcome, night.why[0][:2]) == ("nothing to learn", "9 ")
 
 
 def test_a_night_that_learnt_nothing_leaves_old_rows_and_no_anchors(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def _verdicts(story: "Night | None") -> dict[str, tuple[bool, str]]:
         return dict.fromkeys(SAYS, (True, "There was no night yet."))
     held = "; ".join(canary.why for canary in story.canaries if canary.holds)
     if not story.gates:
-        rest = True, f"Not measured: the night did not train ({story.outcome})."
+        rest = True, f"Not measured, {story.outcome}: {'; '.join(story.why)}."
         hard = anchors = rest
     else:
         hard = _verdict(gate for gate in story.gates if gate.name == "hard")

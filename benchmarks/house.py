@@ -32,7 +32,7 @@ REASONS = {
 }
 #: Name of a figure: its value at c0d64a3, before the merge, and its limit.
 LIMITS: dict[str, tuple[float, float]] = {
-    "product lines": (82_662, 81_330),
+    "product lines": (82_662, 81_410),
     "product files": (677, 312),
     "files per 10,000 lines": (81.9, 50),
     "docstring share, %": (18.9, 12),

@@ -315,7 +315,7 @@ def run_night(
 
     Raises:
         InputError: there is no dataset, a later night was already, the recipe is of another base
-            model, the weights of the current version are gone, or there is nothing to measure on.
+            model, or the weights of the current version are gone.
         ComposerError: training or measuring failed; the night goes on when it is run again.
     """
     rules, night = rules or NightRules(), night or str(datetime.now(UTC).date())

@@ -64,6 +64,11 @@ def write_dataset(lake: Lake, every: Iterable[Session]) -> None:
     lake.put_bytes(Lake.BUILD, json.dumps({"id": f"{len(every):016}"}).encode())
 
 
+def stored(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of a split as they are written."""
+    return [{name: value for name, value in row.items() if name != "split"} for row in rows]
+
+
 def _row(one: Session, kind: str) -> dict[str, Any]:
     return {
         "state_id": f"{one.name}/{kind}", "session_id": one.name, "group_id": one.name,

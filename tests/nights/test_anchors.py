@@ -23,6 +23,7 @@ from tests.nights.made import (
     learned,
     sessions,
     spoiled,
+    stored,
     write_dataset,
 )
 
@@ -219,7 +220,7 @@ def test_what_shares_a_prompt_with_training_is_not_measured_then_or_later(tmp_pa
         for row in own[:6]
     ]
     train = here.lake.rows("dataset_groups", split="train")
-    rows = [{k: v for k, v in row.items() if k != "split"} for row in (*train, *same)]
+    rows = stored([*train, *same])
     here.lake.write("dataset_groups", rows, split="train")
     shared = {prompt_hash(row["prompt"]) for row in same}
     here.night(ONE)
@@ -235,8 +236,7 @@ def test_what_shares_a_prompt_with_training_is_not_measured_then_or_later(tmp_pa
 def _of(day: str, here: House, folder: Path) -> list[dict[str, Any]]:
     """Return the training rows of a day."""
     other = house(folder / "other", days(day))
-    rows = other.lake.rows("dataset_groups", split="train")
-    return [{k: v for k, v in row.items() if k != "split"} for row in rows]
+    return stored(other.lake.rows("dataset_groups", split="train"))
 
 
 def test_sessions_of_a_night_that_made_it_worse_are_no_anchors(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_without_enough_anchors_nothing_is_promoted(tmp_path: Path) -> None:
     here = house(tmp_path, days(ONE))
     for table in ("dataset_groups", "dataset_successes"):
         kept = [
-            {name: value for name, value in row.items() if name != "split"}
-            for row in here.lake.rows(table, split="validation")
+            row
+            for row in stored(here.lake.rows(table, split="validation"))
             if "hard" in row["state_id"] or row["session_id"][-1] in "1234"
         ]
         here.lake.write(table, kept, split="validation")

@@ -24,6 +24,7 @@ from tests.nights.made import (
     learned,
     sessions,
     spoiled,
+    stored,
     write_dataset,
 )
 
@@ -144,10 +145,7 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
 
 def test_sessions_count_towards_enough_and_not_their_states(tmp_path: Path) -> None:
     here = house(tmp_path, days(ONE, held=9))
-    rows = [
-        {name: value for name, value in row.items() if name != "split"}
-        for row in here.lake.rows("dataset_groups", split="validation")
-    ]
+    rows = stored(here.lake.rows("dataset_groups", split="validation"))
     second = [
         {**row, "state_id": f"{row['state_id']}2", "prompt": [{"role": "user", "content": str(i)}]}
         for i, row in enumerate(rows)

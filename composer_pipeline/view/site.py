@@ -85,6 +85,7 @@ class Site:
             self._closed = True
             if self._rows:
                 self._rows.close()
+            self._rows = None  # a browser's idle connection holds the site until the process ends
 
     def page(self, name: str, query: Query) -> Any:
         """Return a page by its name.

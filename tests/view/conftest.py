@@ -71,6 +71,8 @@ class Viewer:
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(30) in (0, 130)
         self._reader.join()
+        assert self.process.stderr
+        self.process.stderr.close()
         assert not self.said, "".join(self.said)
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -314,8 +315,15 @@ def test_days_of_another_parser_are_named(own_lake: Path, own_viewer: Viewer) ->
     assert stale[0].startswith("2026-11-17: not parsed from what is archived")
 
 
-def test_a_port_that_is_taken_is_said(viewer: Viewer, shown_lake: Path) -> None:
+def test_it_ends_without_a_word_while_a_browser_is_connected(shown_lake: Path) -> None:
+    server = Viewer(shown_lake)
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname, url.port)):  # as browsers do, to be fast later
+        server.page("rows")  # by then the connection above has been accepted
+        server.stop()
 
+
+def test_a_port_that_is_taken_is_said(viewer: Viewer, shown_lake: Path) -> None:
     port = urlsplit(viewer.url).port
     for given, sentence in (
         (str(port), f"cannot listen on 127.0.0.1:{port}"),

@@ -1,4 +1,4 @@
-"""The gates of a night: better on recent mistakes, and not worse on any anchor.
+"""The gates of a night: better on new mistakes, and not worse on any anchor.
 
 *Better* is a one-sided sign-flip test by session: a candidate that is no better than its parent may
 be either of the two, so that the sign of each session's difference is a coin. The test is exact for
@@ -101,11 +101,11 @@ def fewest(level: float) -> int:
 
 
 def better(candidate: Mapping[str, float], parent: Values, *, level: float) -> Gate:
-    """Return the gate on recent held-out mistakes."""
+    """Return the gate on new held-out mistakes."""
     both = differences(candidate, parent)
     found = estimate(both, ends=(-1, 1))
     if found is None:
-        why = "no held-out mistake of recent days was measured"
+        why = "no new held-out mistake was measured"
         return Gate(name="hard", passed=False, why=why, limit=level)
     p = p_better(both)
     passed = p <= level
@@ -131,16 +131,20 @@ def not_worse(
 ) -> Gate | None:  # fmt: skip
     """Return the gate on one kind of anchors, ``None`` where there are too few for an interval.
 
-    Without ``exclude`` a loss of more than the margin has to be seen, not excluded; with it too
-    where sessions are fewer than :func:`needed`, with which no candidate could pass.
+    Where sessions are fewer than :func:`needed`, with which no candidate could pass, a loss of more
+    than the margin has to be seen, not excluded. Without ``exclude`` it always has to be seen, and
+    of so few sessions a loss has to be certain.
     """
     both = differences(candidate, reference)
     found = estimate(both, ends=(-1, 1))
-    if found is None or found.low is None:
+    if found is None or found.low is None or found.high is None:
         return None
-    few = exclude and found.sessions < needed(margin)
-    more = f", {needed(margin)} could exclude a loss of {margin:.0%}" if few else ""
-    worst = found.low if exclude and not few else found.mean
+    few = found.sessions < needed(margin)
+    if exclude:
+        passed = (found.mean if few else found.low) >= -margin
+    else:
+        passed = found.high >= 0 if few else found.mean >= -margin
+    more = f", {needed(margin)} could exclude a loss of {margin:.0%}" if few and exclude else ""
     why = (
         f"anchors {name}: {found.mean:+.1%} right actions, 95 % interval {found.low:+.1%} to"
         f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more}); no more"
@@ -148,6 +152,6 @@ def not_worse(
     )
     before = mean_of(reference, both)
     return Gate(
-        name=name, passed=worst >= -margin, why=why,
+        name=name, passed=passed, why=why,
         limit=margin, before=before, after=before + found.mean, difference=found,
     )  # fmt: skip

@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -390,23 +390,17 @@ def held_out(lake: Lake, rows: Mapping[str, StateRow], known: History) -> list[E
 
 
 def hard_states(
-    states: Iterable[EvaluationState], rows: Mapping[str, StateRow], night: str, rules: NightRules
+    states: Iterable[EvaluationState], rows: Mapping[str, StateRow], rules: NightRules
 ) -> list[EvaluationState]:
-    """Return the held-out mistakes of the last days, the newest first where there are too many."""
-    first = str(date.fromisoformat(night) - timedelta(days=rules.gate.window_days - 1))
-    days = {name: row.day for name, row in rows.items()}
-    found = [
-        state
-        for state in states
-        if state.kind.startswith("hard") and days.get(state.state_id, "") >= first
-    ]
-    found.sort(key=lambda state: (days[state.state_id], draw(state.state_id)), reverse=True)
+    """Return the mistakes among held-out states of some rows, the newest where there are many."""
+    found = [s for s in states if s.kind.startswith("hard") and s.state_id in rows]
+    found.sort(key=lambda state: (rows[state.state_id].day, draw(state.state_id)), reverse=True)
     return found[: rules.gate.states]
 
 
 @dataclass(frozen=True)
 class _Test:
-    """What may be measured, the hashes of prompts that may not, and the recent mistakes."""
+    """What may be measured, the hashes of prompts that may not, and the new mistakes."""
 
     states: list[EvaluationState]
     prompts: Collection[str]
@@ -416,7 +410,7 @@ class _Test:
 def _test(lake: Lake, plan: NightPlan, rules: NightRules) -> _Test:
     states = held_out(lake, plan.states, plan.history)
     _, prompts = training_content(lake)
-    hard = _unlike(hard_states(states, plan.states, plan.night, rules), prompts)
+    hard = _unlike(hard_states(states, plan.fresh, rules), prompts)
     return _Test(states, prompts, hard)
 
 
@@ -426,7 +420,7 @@ def _too_few(what: str, mistakes: Iterable[EvaluationState], rules: NightRules) 
     if found >= (least := fewest(gate.level)):
         return ""
     return (
-        f"{found} held-out sessions of the last {gate.window_days} days have a mistake {what};"
+        f"{found} held-out sessions of new states have a mistake {what};"
         f" with fewer than {least} no model can be promoted"
     )
 
@@ -483,7 +477,8 @@ def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
     if version.decision == "promoted":
         rows = dataset_states(lake, story.night)
         states = held_out(lake, rows, history(lake, story.night))
-        hard = hard_states(states, rows, story.night, rules)
+        tonight = {row["state_id"] for row in lake.rows("night_rows", days=[story.night])}
+        hard = hard_states(states, {name: rows[name] for name in tonight & rows.keys()}, rules)
         values = _known(version, version.window, hard)
         gains = [
             Anchor(state, story.night, version.number, values[state.state_id])

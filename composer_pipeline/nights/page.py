@@ -16,7 +16,7 @@ from composer_pipeline.training.run import curve_charts
 
 #: What the kinds of held-out states are called.
 KINDS = {
-    "hard": "recent mistakes", "own": "anchors: own successes", "easy": "anchors: easy",
+    "hard": "new mistakes", "own": "anchors: own successes", "easy": "anchors: easy",
     "recovery": "anchors: recovery", "gains": "anchors: earlier gains",
 }  # fmt: skip
 _Table = tuple[str, Sequence[str], list[list[str]]]

@@ -52,7 +52,7 @@ class Anchors(_Model):
 
 
 class GateRules(_Model):
-    """The test on held-out mistakes of the last ``window_days``, at most ``states`` of them.
+    """The test on new held-out mistakes, at most ``states`` of them.
 
     ``alpha`` is the chance that any of ``nights`` tests promotes a model that is not better; each
     test has an equal part of it.
@@ -60,7 +60,6 @@ class GateRules(_Model):
 
     alpha: Part = 0.05
     nights: Count = 30
-    window_days: Count = 30
     states: Count = 200
 
     @property

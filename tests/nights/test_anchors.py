@@ -121,18 +121,35 @@ def test_what_was_gained_stays_as_it_was_frozen(tmp_path: Path) -> None:
     assert {about for name, about in gains.items() if name.startswith(TWO)} == {(TWO, 2, 1.0)}
 
 
-def test_mistakes_are_of_the_last_days_the_newest_first(tmp_path: Path) -> None:
+def test_new_mistakes_are_tested_the_newest_first_where_there_are_too_many(tmp_path: Path) -> None:
     names = [f"2026-11-{d:02d}" for d in range(2, 12)]
     here = house(tmp_path, days(*names, train=1, held=2))
-    rules = GateRules(window_days=7)
     rows = dataset_states(here.lake, names[8])
     states = held_out(here.lake, rows, History())
-    found = hard_states(states, rows, names[8], NightRules(gate=rules))
+    new = {name: row for name, row in rows.items() if row.day > names[1]}
+    found = hard_states(states, new, NightRules())
     assert {s.session_id[:10] for s in found} == {*names[2:9]}
     assert {s.kind for s in found} == {"hard_covered"}
-    few = hard_states(states, rows, names[8], NightRules(gate=GateRules(states=3)))
+    few = hard_states(states, new, NightRules(gate=GateRules(states=3)))
     assert few == found[:3]
     assert [s.session_id[:10] for s in few] == [names[8], names[8], names[7]]
+
+
+def test_mistakes_of_earlier_nights_are_guarded_and_not_tested_again(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    first = here.night(ONE)
+    write_dataset(here.lake, days(ONE, TWO))
+    one = f"{TWO}-validation-0"
+    here.learner.answers["night-" + TWO] = lambda s: learned(ONE)(s) or s.session_id == one
+    second = here.night(TWO)
+    # What is new again is tested with what is new.
+    write_dataset(here.lake, days(ONE, TWO, THREE))
+    third = here.night(THREE)
+    assert [night.outcome for night in (first, second, third)] == [
+        "promoted", "not better", "promoted",
+    ]  # fmt: skip
+    assert [night.moved["hard"][2].sessions for night in (first, second, third)] == [12, 12, 24]
+    assert {name[:10] for name in frozen(here)[GAINS]} == {ONE, TWO, THREE}
 
 
 def test_a_kind_is_drawn_anew_when_it_is_old(tmp_path: Path) -> None:

@@ -131,9 +131,20 @@ def test_a_loss_of_gains_has_to_be_seen_not_excluded(lost: int) -> None:
     assert sure is not None
     assert (gate.passed, gate.lost) == (lost == 8, lost == 13)
     assert not sure.passed
-    few = not_worse("gains", {f"s{i}": 1.0 for i in range(20)}, reference, 0.1, exclude=False)
-    assert few is not None
-    assert "could exclude" not in few.why + gate.why
+    assert "could exclude" not in gate.why
+
+
+@pytest.mark.parametrize("lost", [0, 4, 7])
+def test_a_loss_of_few_gains_has_to_be_certain(lost: int) -> None:
+    """After the first promotions a few sessions stand against hundreds that were learned."""
+    now = {f"s{i}": float(i >= lost) for i in range(20)}
+    gate = not_worse("gains", now, by_session([1.0] * 20), 0.1, exclude=False)
+    assert gate is not None
+    assert gate.difference is not None
+    assert gate.difference.high is not None
+    assert gate.passed == (gate.difference.high >= 0) == (lost < 7)
+    assert gate.lost == (lost == 7)
+    assert "could exclude" not in gate.why
 
 
 def test_few_anchors_say_little() -> None:

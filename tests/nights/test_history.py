@@ -1,7 +1,6 @@
 """What becomes of a night's states, over several nights."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.anchors import read_anchors
 from composer_pipeline.nights.night import accept, history, nights
-from composer_pipeline.nights.rules import Anchors, NightRules
 from composer_pipeline.testing.training import call
 from composer_pipeline.training.recipe import Data
 from tests.nights.made import (
@@ -112,9 +110,7 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     assert here.night(ONE, dry_run=True).why == here.night(ONE).why
     first = nights(here.lake)[-1]
     assert (first.outcome, first.version, registry.versions(here.lake)) == ("too few", None, [])
-    assert first.why[0].startswith(
-        "9 held-out sessions of the last 30 days have a mistake whose right"
-    )
+    assert first.why[0].startswith("9 held-out sessions of new states have a mistake whose right")
     assert here.night(TWO).outcome == "nothing new"
     # A tenth session with a mistake comes, and the rows of both days are trained on.
     write_dataset(here.lake, [*days(ONE, held=9), *sessions(TWO, held=1)])
@@ -366,17 +362,20 @@ def test_a_night_needs_a_dataset_and_the_base_of_its_lake(tmp_path: Path) -> Non
         here.night(TWO)
 
 
-def test_a_mistake_whose_right_action_changed_is_measured_again(tmp_path: Path) -> None:
+def test_an_anchor_is_measured_as_it_was_frozen_even_if_it_is_a_mistake_now(tmp_path: Path) -> None:
     here = house(tmp_path, days(ONE))
-    here.rules = NightRules(anchors=Anchors(states=10))
-    here.night(ONE)
-    here.learner.measured.clear()
-    here.learner.answers["night-" + ONE] = base
-    now = call("Read", file_path="/w/c.py")
-    write_dataset(here.lake, [*(replace(one, right=now) for one in days(ONE)), *days(TWO)])
+    one = f"{ONE}-validation-0"
+    here.learner.answers["night-" + ONE] = lambda s: base(s) or s.session_id == one
+    assert here.night(ONE).outcome == "not better"
+    write_dataset(here.lake, days(ONE, TWO))
+    rows = stored(here.lake.rows("dataset_groups", split="validation"))
+    for row in rows:
+        if row["state_id"].startswith(ONE):
+            row["consensus"] = [call("Read", file_path="/w/c.py")]
+    here.lake.write("dataset_groups", rows, split="validation")
     second = here.night(TWO)
-    # Ten are anchors, with the action that they were frozen with; two are as they are now.
-    assert second.moved["hard"][0] == pytest.approx(10 / 24)
+    # The model was right at twelve of 36 as they were frozen, and is at none as they are.
+    assert second.moved["hard"][0] == pytest.approx(12 / 36)
 
 
 def test_what_the_night_before_measured_is_known_unless_the_window_is_another(

@@ -73,7 +73,7 @@ def test_a_held_night_says_which_canary_and_by_how_much(lake: Lake) -> None:
 
 def test_pictures_show_the_change_and_all_nights_so_far(lake: Lake) -> None:
     shown = pictures(lake, WORSE)
-    assert {"recent mistakes", "+40", "anchors: easy", "-10"} <= _words(shown["change.svg"][1])
+    assert {"new mistakes", "+40", "anchors: easy", "-10"} <= _words(shown["change.svg"][1])
     assert {"90 %", "80 %"} <= _words(shown["right.svg"][1])
     assert {"mistakes", "anchors", "promoted", "held", "worse"} <= _words(shown["nights.svg"][1])
     assert "worse" not in _words(pictures(lake, HELD)["nights.svg"][1]), "of later nights"

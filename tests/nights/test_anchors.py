@@ -81,7 +81,7 @@ def test_they_stay_as_they_are_and_grow_with_promoted_nights(tmp_path: Path) -> 
 
 def test_a_kind_has_its_size_and_a_session_its_part(tmp_path: Path) -> None:
     here = house(tmp_path, days(ONE, TWO))
-    here.rules = NightRules(anchors=Anchors(states=15), gate=GateRules(states=12))
+    here.rules = NightRules(anchors=Anchors(states=15))
     here.night(ONE)
     assert len(frozen(here)["easy"]) == 12
     here.night(TWO)

@@ -86,7 +86,7 @@ SESSIONS, HELD_OUT = 80, 0.45
 SHARED = 10
 #: Of 16, the states without a mistake that teachers are asked about.
 ASKED = 8
-#: Chosen on two development seeds, 22 and 24: twice the rate in half the passes cost more easy states.
+#: Chosen on development seeds: twice the rate in half the passes cost more easy states.
 EPOCHS, ROWS, RATE = 8.0, 24, 3e-4
 #: Nights, from 1 on.
 MAJORITY, POISONED, EMPTY = 5, 14, 22

@@ -165,7 +165,7 @@ def _changes(story: "Night") -> dict[str, str]:
 SAYS = {
     "canaries": "Tonight's data is like that of the nights before; if not, nothing is trained.",
     "anchors_hold": "The model is not worse than a margin on any frozen anchor set.",
-    "better_on_mistakes": "The model is better on held-out mistakes of the last days.",
+    "better_on_mistakes": "The model is better on new held-out mistakes.",
 }
 
 

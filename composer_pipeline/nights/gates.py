@@ -142,12 +142,13 @@ def not_worse(
     few = found.sessions < needed(margin)
     if exclude:
         passed = (found.mean if few else found.low) >= -margin
+        more = f", {needed(margin)} could exclude a loss of {margin:.0%}"
     else:
         passed = found.high >= 0 if few else found.mean >= -margin
-    more = f", {needed(margin)} could exclude a loss of {margin:.0%}" if few and exclude else ""
+        more = f", of fewer than {needed(margin)} a loss has to be certain"
     why = (
         f"anchors {name}: {found.mean:+.1%} right actions, 95 % interval {found.low:+.1%} to"
-        f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more}); no more"
+        f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more * few}); no more"
         f" than {margin:.0%} may be lost"
     )
     before = mean_of(reference, both)

@@ -420,7 +420,7 @@ def _too_few(what: str, mistakes: Iterable[EvaluationState], rules: NightRules) 
     if found >= (least := fewest(gate.level)):
         return ""
     return (
-        f"{found} held-out sessions of new states have a mistake {what};"
+        f"{found} sessions have a new held-out mistake {what};"
         f" with fewer than {least} no model can be promoted"
     )
 

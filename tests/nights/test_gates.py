@@ -144,7 +144,7 @@ def test_a_loss_of_few_gains_has_to_be_certain(lost: int) -> None:
     assert gate.difference.high is not None
     assert gate.passed == (gate.difference.high >= 0) == (lost < 7)
     assert gate.lost == (lost == 7)
-    assert "could exclude" not in gate.why
+    assert "20 sessions, of fewer than 36 a loss has to be certain)" in gate.why
 
 
 def test_few_anchors_say_little() -> None:

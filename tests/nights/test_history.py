@@ -110,7 +110,9 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     assert here.night(ONE, dry_run=True).why == here.night(ONE).why
     first = nights(here.lake)[-1]
     assert (first.outcome, first.version, registry.versions(here.lake)) == ("too few", None, [])
-    assert first.why[0].startswith("9 held-out sessions of new states have a mistake whose right")
+    assert first.why[0].startswith(
+        "9 sessions have a new held-out mistake whose right action is known"
+    )
     assert here.night(TWO).outcome == "nothing new"
     # A tenth session with a mistake comes, and the rows of both days are trained on.
     write_dataset(here.lake, [*days(ONE, held=9), *sessions(TWO, held=1)])

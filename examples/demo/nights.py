@@ -33,6 +33,7 @@ from examples.proof.arms import DEFAULT, SCHEDULE, recipe_of
 from examples.proof.toolworld.pipeline import CEILING, loopback
 from examples.proof.toolworld.world import (
     Answers,
+    Family,
     ToolworldScript,
     World,
     Written,
@@ -52,7 +53,7 @@ STEPS = 16
 
 @dataclass(frozen=True)
 class Day:
-    """A day's sessions, about one half of the files; its mistake is a wrong tool or path.
+    """A day's sessions, about one half of the files; its mistakes are of two families.
 
     ``misled``: all teachers are wrong there too. ``rate`` multiplies the learning rate.
     """
@@ -60,12 +61,13 @@ class Day:
     day: str
     sessions: int
     half: int
+    mistakes: tuple[Family, Family] = ("tool", "path")
     misled: bool = False
     rate: float = 1.0
 
     def has(self, world: World) -> bool:
         """Return whether a session of this day may be about a world."""
-        mine = world.family in ("tool", "path") and world.file // 2 % 2 == self.half
+        mine = world.family in self.mistakes and world.file // 2 % 2 == self.half
         return mine and for_training(world)
 
     def recipe(self) -> TrainingRecipe:
@@ -76,11 +78,11 @@ class Day:
         return recipe_of(terms, name="night", steps=STEPS, diloco=diloco, **schedule)
 
 
-#: The demo runs the first two. The third has good data, and a recipe that unlearns.
+#: The demo runs the first two. The third has new mistakes, and a recipe that unlearns.
 NIGHTS = (
     Day("2026-11-02", 56, half=0),
     Day("2026-11-03", 40, half=1, misled=True),
-    Day("2026-11-04", 40, half=0, rate=25),
+    Day("2026-11-04", 40, half=0, mistakes=("edit", "later"), rate=25),
 )
 
 

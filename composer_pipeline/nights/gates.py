@@ -148,8 +148,8 @@ def not_worse(
         more = f", of fewer than {needed(margin)} a loss has to be certain"
     why = (
         f"anchors {name}: {found.mean:+.1%} right actions, 95 % interval {found.low:+.1%} to"
-        f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more * few}); no more"
-        f" than {margin:.0%} may be lost"
+        f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more * few});"
+        f" no more than {margin:.0%} may be lost"
     )
     before = mean_of(reference, both)
     return Gate(

@@ -35,9 +35,9 @@ class Buffer(_Model):
 class Anchors(_Model):
     """The frozen states on which no model may be worse, by more than ``margin``, than before.
 
-    Of gains, the mistakes that earlier nights mended, ``gains_margin`` may be lost, and a larger
-    loss need not be excluded: their reference is a model that was promoted for them, so that one as
-    good has fewer right.
+    Of gains, the mistakes that earlier nights mended, no loss above ``gains_margin`` may be seen,
+    and of few sessions none be certain. It need not be excluded: their reference is a model that
+    was promoted for them, so that one as good has fewer right.
 
     Each kind has at most ``states``, of which a session gives at most ``per_session``. It grows
     with the held-out sessions of promoted nights until it is full, and is drawn anew when its

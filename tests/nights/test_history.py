@@ -8,7 +8,7 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.nights import model_registry as registry
-from composer_pipeline.nights.anchors import read_anchors
+from composer_pipeline.nights.anchors import OWN, read_anchors
 from composer_pipeline.nights.night import accept, history, nights
 from composer_pipeline.testing.training import call
 from composer_pipeline.training.recipe import Data
@@ -378,6 +378,23 @@ def test_an_anchor_is_measured_as_it_was_frozen_even_if_it_is_a_mistake_now(tmp_
     second = here.night(TWO)
     # The model was right at twelve of 36 as they were frozen, and is at none as they are.
     assert second.moved["hard"][0] == pytest.approx(12 / 36)
+
+
+def test_a_state_whose_right_action_changed_is_measured_again(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    assert here.night(ONE).outcome == "promoted"
+    here.lake.delete("anchors", anchors=OWN)  # they are drawn anew
+    write_dataset(here.lake, days(ONE, TWO))
+    rows = stored(here.lake.rows("dataset_successes", split="validation"))
+    for row in rows:
+        if row["state_id"].startswith(ONE):
+            row["action"] = [call("Read", file_path="/w/c.py")]
+    here.lake.write("dataset_successes", rows, split="validation")
+    here.learner.answers["night-" + ONE] = lambda s: base(s) and not s.state_id.endswith("/own")
+    here.night(TWO)
+    own = {a.state.state_id: a.reference for a in read_anchors(here.lake)[OWN]}
+    # Version 1 was right at what these states asked for when its own night measured them.
+    assert [value for name, value in own.items() if name.startswith(ONE)] == [0.0] * 12
 
 
 def test_what_the_night_before_measured_is_known_unless_the_window_is_another(

@@ -1,7 +1,7 @@
 """A night's last step: tonight's model, and the gates that decide whether it is served."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,23 +109,25 @@ def _page(lake: Lake, story: "Night") -> dict[str, Any]:
     """Return the night in one screen; a run's page shows texts and tables without a click."""
     from composer_pipeline.nights.model_registry import current
     from composer_pipeline.nights.night import ASIDE
-    from composer_pipeline.nights.page import markdown
+    from composer_pipeline.nights.page import changes, markdown
 
     pointer, why = current(lake), "; ".join(story.why)
-    moved = {kind: change for kind, (_, _, change) in story.moved.items()}
-    others = [change.mean for kind, change in moved.items() if kind != "hard"]
+    moved = {kind: change.mean for kind, (_, _, change) in story.moved.items()}
+    others = [mean for kind, mean in moved.items() if kind not in ("new", "hard")]
     made = "none" if story.version is None else f"{story.version} from {story.parent}"
     numbers = {
         "usd": story.usd,
         **{f"{name}_states": story.rows[name] for name in ("new", "old", "held_out")},
-        "hard_difference": moved["hard"].mean if "hard" in moved else None,
+        "new_difference": moved.get("new"),
         "worst_anchor_difference": min(others, default=None),
         "current_version": pointer.version if pointer else None,
         "seconds": sum(story.seconds.values()),
     }
     told = {
         "decision": f"{story.night}, {story.outcome}: {why}",
-        "before_and_after": "; ".join(f"{kind} {text}" for kind, text in _changes(story).items()),
+        "before_and_after": "; ".join(
+            f"{kind}: {a} → {b}, {c}" for kind, a, b, c, _ in changes(story)
+        ),
         "states": ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in story.rows.items())
         + f"; their replies ${story.usd:.4f}{' (simulated)' if story.simulated else ''}",
         "trained_on": ", ".join(
@@ -152,20 +154,10 @@ def _page(lake: Lake, story: "Night") -> dict[str, Any]:
     }
 
 
-def _changes(story: "Night") -> dict[str, str]:
-    """Return kind of held-out states -> right actions before and after, with the interval."""
-    found = {}
-    for kind, (before, after, change) in story.moved.items():
-        few = change.low is None or change.high is None
-        bounds = "few sessions" if few else f"95 % {change.low:+.1%} to {change.high:+.1%}"
-        found[kind] = f"{before:.1%} → {after:.1%} ({change.mean:+.1%}, {bounds})"
-    return found
-
-
 SAYS = {
     "canaries": "Tonight's data is like that of the nights before; if not, nothing is trained.",
-    "anchors_hold": "The model is not worse than a margin on any frozen anchor set.",
-    "better_on_mistakes": "The model is better on new held-out mistakes.",
+    "anchors_hold": "The model is not worse than a margin on any anchors or on new mistakes.",
+    "better_on_new": "The model is better on held-out new states.",
 }
 
 
@@ -196,17 +188,15 @@ def _verdicts(story: "Night | None") -> dict[str, tuple[bool, str]]:
     held = "; ".join(canary.why for canary in story.canaries if canary.holds)
     if not story.gates:
         rest = True, f"Not measured, {story.outcome}: {'; '.join(story.why)}."
-        hard = anchors = rest
+        new = anchors = rest
     else:
-        hard = _verdict(gate for gate in story.gates if gate.name == "hard")
-        anchors = _verdict(gate for gate in story.gates if gate.name != "hard")
+        new, anchors = _verdict(story.gates[:1]), _verdict(story.gates[1:])
     usual = all(canary.tonight is None for canary in story.canaries)
     fine = "There is too little to compare." if usual else "The data is like that of before."
-    found = [(not held, held or fine), anchors, hard]
+    found = [(not held, held or fine), anchors, new]
     return dict(zip(SAYS, found, strict=True))
 
 
-def _verdict(gates: "Iterable[Gate]") -> tuple[bool, str]:
-    found = list(gates)
-    failed = [gate.why for gate in found if not gate.passed]
-    return not failed, "; ".join(failed or [gate.why for gate in found])
+def _verdict(gates: "Sequence[Gate]") -> tuple[bool, str]:
+    failed = [gate.why for gate in gates if not gate.passed]
+    return not failed, "; ".join(failed or [gate.why for gate in gates])

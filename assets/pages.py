@@ -129,7 +129,7 @@ PLOTS: Mapping[str, Mapping[str, str]] = {
         "new_states": "new states in training",
         "old_states": "states of earlier nights in training",
         "held_out_states": "new states that are only measured on",
-        "hard_difference": "right actions on held-out mistakes, tonight's model minus its parent",
+        "new_difference": "right actions on held-out new states, tonight's model minus its parent",
         "worst_anchor_difference": "the same on the kind of anchors that lost most",
         "current_version": "version that is served after the night",
         "seconds": "duration of training and measuring",

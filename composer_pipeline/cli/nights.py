@@ -154,21 +154,17 @@ def show_night(story: "Night", page: str, as_json: bool) -> None:
     if as_json:
         show(story.to_dict() | ({"page": page} if page else {}), True, "")
         return
+    from composer_pipeline.nights.page import CHANGES, changes
+
     console = Console()
     colour = {"promoted": "green", "worse": "red", "held": "red"}.get(story.outcome, "yellow")
     console.print(Text(f"night {story.night}: {story.outcome}", style=f"bold {colour}"))
     for sentence in (*story.why, *story.notes):
         console.print(Text(f"  {sentence}"))
     if story.moved:
-        table = Table(
-            "held out", "before", "after", "difference, 95 % interval", "states (sessions)"
-        )
-        for kind, (before, after, change) in story.moved.items():
-            bounds = "too few sessions"
-            if change.low is not None and change.high is not None:
-                bounds = f"{change.mean:+.1%} [{change.low:+.1%}, {change.high:+.1%}]"
-            counts = f"{change.states} ({change.sessions})"
-            table.add_row(kind, f"{before:.1%}", f"{after:.1%}", bounds, counts)
+        table = Table(*CHANGES)
+        for row in changes(story):
+            table.add_row(*row)
         console.print(table)
     rows = ", ".join(f"{count} {name}" for name, count in story.rows.items())
     paid = f"${story.usd:.4f}{' (simulated)' if story.simulated else ''}"

@@ -1,4 +1,4 @@
-"""The gates of a night: better on new mistakes, and not worse on any anchor.
+"""The gates of a night: better on new states, and not worse on any anchor.
 
 *Better* is a one-sided sign-flip test by session: a candidate that is no better than its parent may
 be either of the two, so that the sign of each session's difference is a coin. The test is exact for
@@ -101,21 +101,21 @@ def fewest(level: float) -> int:
 
 
 def better(candidate: Mapping[str, float], parent: Values, *, level: float) -> Gate:
-    """Return the gate on new held-out mistakes."""
+    """Return the gate on new states that are held out."""
     both = differences(candidate, parent)
     found = estimate(both, ends=(-1, 1))
     if found is None:
-        why = "no new held-out mistake was measured"
-        return Gate(name="hard", passed=False, why=why, limit=level)
+        why = "no new state that is held out was measured"
+        return Gate(name="new", passed=False, why=why, limit=level)
     p = p_better(both)
     passed = p <= level
     why = (
-        f"{found.mean:+.1%} right actions on held-out mistakes ({found.states} states of"
+        f"{found.mean:+.1%} right actions on new states held out ({found.states} states of"
         f" {found.sessions} sessions), p {p:.2g}; {level:.2g} is asked"
     )
     before = mean_of(parent, both)
     return Gate(
-        name="hard", passed=passed, why=why, limit=level, before=before,
+        name="new", passed=passed, why=why, limit=level, before=before,
         after=before + found.mean, difference=found, p=p,
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ def not_worse(
     name: str, candidate: Mapping[str, float], reference: Values, margin: float, *,
     exclude: bool = True,
 ) -> Gate | None:  # fmt: skip
-    """Return the gate on one kind of anchors, ``None`` where there are too few for an interval.
+    """Return the gate on a kind of anchors or on mistakes, ``None`` if too few for an interval.
 
     Where sessions are fewer than :func:`needed`, with which no candidate could pass, a loss of more
     than the margin has to be seen, not excluded. Without ``exclude`` it always has to be seen, and
@@ -146,8 +146,9 @@ def not_worse(
     else:
         passed = found.high >= 0 if few else found.mean >= -margin
         more = f", of fewer than {needed(margin)} a loss has to be certain"
+    what = "new mistakes" if name == "hard" else f"anchors {name}"
     why = (
-        f"anchors {name}: {found.mean:+.1%} right actions, 95 % interval {found.low:+.1%} to"
+        f"{what}: {found.mean:+.1%} right actions, 95 % interval {found.low:+.1%} to"
         f" {found.high:+.1%} ({found.states} states of {found.sessions} sessions{more * few});"
         f" no more than {margin:.0%} may be lost"
     )

@@ -6,7 +6,7 @@ whole story before the pointer moves, so that everything after can be repeated.
 
 What becomes of a night's states follows from its outcome. *promoted*: they are the replay buffer of
 later nights. *not better*: they are new again, or old if nothing was learnt from them. *too few*
-mistakes, and *nothing to learn*, since the model is wrong at too few of them: no model that is
+held out, and *nothing to learn*, since the model is wrong at too few of them: no model that is
 trained could pass; they are new again, or old. *worse* and *held*: they are set aside, are neither
 trained nor measured on, and leave only by ``accept``.
 """
@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -321,7 +321,8 @@ def run_night(
     rules, night = rules or NightRules(), night or str(datetime.now(UTC).date())
     check_day(night, "night")
     validate(recipe)
-    with lake.locked("night"), _emptied(work):
+    with lake.locked("night"), ExitStack() as stack:
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
         if not dry_run:
             settle(lake, rules)
         if (done := _done(lake, night)) is not None:
@@ -339,7 +340,7 @@ def run_night(
             story.outcome, story.why = "held", plan.held
         else:
             test = _test(lake, plan, rules)
-            if why := _too_few("whose right action is known", test.hard, rules):
+            if why := _too_few("whose right action is known", test.new, rules):
                 story.outcome, story.why = "too few", (why,)
         if dry_run:
             story.outcome, story.why = "dry run", story.why or ("it would train",)
@@ -347,15 +348,6 @@ def run_night(
         if test is None or story.why:
             return _close(lake, story, plan)
         return _trained(lake, recipe, learner, work, plan, test, story, rules, progress)
-
-
-@contextmanager
-def _emptied(work: Path) -> Iterator[None]:
-    """Remove a folder at the end, whatever happens."""
-    try:
-        yield
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _done(lake: Lake, night: str) -> Night | None:
@@ -389,38 +381,43 @@ def held_out(lake: Lake, rows: Mapping[str, StateRow], known: History) -> list[E
     return [state for state in select_states(lake, VALIDATION) if state.session_id in sessions]
 
 
-def hard_states(
+def new_states(
     states: Iterable[EvaluationState], rows: Mapping[str, StateRow], rules: NightRules
 ) -> list[EvaluationState]:
-    """Return the mistakes among held-out states of some rows, the newest where there are many."""
-    found = [s for s in states if s.kind.startswith("hard") and s.state_id in rows]
-    found.sort(key=lambda state: (rows[state.state_id].day, draw(state.state_id)), reverse=True)
+    """Return held-out states of some rows; where there are many, mistakes and the newest first."""
+    found = [state for state in states if state.state_id in rows]
+    found.sort(key=lambda s: (is_hard(s), rows[s.state_id].day, draw(s.state_id)), reverse=True)
     return found[: rules.gate.states]
+
+
+def is_hard(state: EvaluationState) -> bool:
+    """Return whether a state is a mistake of the agent."""
+    return state.kind.startswith("hard")
 
 
 @dataclass(frozen=True)
 class _Test:
-    """What may be measured, the hashes of prompts that may not, and the new mistakes."""
+    """What may be measured, the hashes of prompts that may not, and the new ones."""
 
     states: list[EvaluationState]
     prompts: Collection[str]
-    hard: list[EvaluationState]
+    new: list[EvaluationState]
 
 
 def _test(lake: Lake, plan: NightPlan, rules: NightRules) -> _Test:
     states = held_out(lake, plan.states, plan.history)
     _, prompts = training_content(lake)
-    hard = _unlike(hard_states(states, plan.fresh, rules), prompts)
-    return _Test(states, prompts, hard)
+    fresh = _unlike([state for state in states if state.state_id in plan.fresh], prompts)
+    return _Test(states, prompts, new_states(fresh, plan.fresh, rules))
 
 
-def _too_few(what: str, mistakes: Iterable[EvaluationState], rules: NightRules) -> str:
-    """Return why no model could pass the gate on mistakes, or an empty string."""
-    found, gate = len({state.session_id for state in mistakes}), rules.gate
+def _too_few(what: str, states: Iterable[EvaluationState], rules: NightRules) -> str:
+    """Return why no model could pass the gate on new states, or an empty string."""
+    found, gate = len({state.session_id for state in states}), rules.gate
     if found >= (least := fewest(gate.level)):
         return ""
     return (
-        f"{found} sessions have a new held-out mistake {what};"
+        f"{found} sessions have new held-out states {what};"
         f" with fewer than {least} no model can be promoted"
     )
 
@@ -437,8 +434,8 @@ def _trained(
     recipe, story.notes = _of_tonight(recipe, parent, target, night)
     # A state that is frozen is measured as it was frozen.
     frozen = {a.state.state_id: a.state for some in read_anchors(lake).values() for a in some}
-    measured = {state.state_id: frozen.get(state.state_id, state) for state in test.hard}
-    with clock.of("mistakes"):
+    measured = {state.state_id: frozen.get(state.state_id, state) for state in test.new}
+    with clock.of("new states"):
         before = _measured(recipe, learner, parent, measured)
     wrong = [state for name, state in measured.items() if before.get(name) == 0]
     if why := _too_few(f"at which version {parent.number} is wrong", wrong, rules):
@@ -460,9 +457,9 @@ def _trained(
         known = {name: state for name, state in frozen.items() if name not in before}
         before |= _measured(recipe, learner, parent, known)
         after = learner.measure(recipe, str(weights), [*measured.values()])
-    gates, unknown = _gates(after, before, anchors, test.hard, rules)
+    gates, unknown = _gates(after, before, anchors, test.new, rules)
     story.gates, story.notes = tuple(gates), (*story.notes, *unknown)
-    story.moved = _moved(after, before, anchors, test.hard)
+    story.moved = _moved(after, before, anchors, test.new)
     story.outcome = _outcome(gates)
     story.why = tuple(gate.why for gate in gates if not gate.passed) or (gates[0].why,)
     _write_rows(lake, plan, story.outcome)
@@ -478,7 +475,8 @@ def _finish(lake: Lake, version: ModelVersion, rules: NightRules) -> Night:
         rows = dataset_states(lake, story.night)
         states = held_out(lake, rows, history(lake, story.night))
         tonight = {row["state_id"] for row in lake.rows("night_rows", days=[story.night])}
-        hard = hard_states(states, {name: rows[name] for name in tonight & rows.keys()}, rules)
+        rows = {name: rows[name] for name in tonight & rows.keys()}
+        hard = [state for state in new_states(states, rows, rules) if is_hard(state)]
         values = _known(version, version.window, hard)
         gains = [
             Anchor(state, story.night, version.number, values[state.state_id])
@@ -682,11 +680,12 @@ def _window(recipe: TrainingRecipe) -> str:
 
 def _gates(
     after: Mapping[str, float], before: Mapping[str, float],
-    anchors: Mapping[str, Sequence[Anchor]], hard: Iterable[EvaluationState], rules: NightRules,
+    anchors: Mapping[str, Sequence[Anchor]], new: Iterable[EvaluationState], rules: NightRules,
 ) -> tuple[list[Gate], list[str]]:  # fmt: skip
-    """Return the gate on mistakes, those on anchors, and which kinds were too few for one."""
-    found = [better(after, _values(hard, before), level=rules.gate.level)]
-    unknown = []
+    """Return the gate on new states, those on anchors, and which kinds were too few for one."""
+    found = [better(after, _values(new, before), level=rules.gate.level)]
+    unknown, margin = [], rules.anchors.gains_margin
+    hard = not_worse("hard", after, _values(filter(is_hard, new), before), margin, exclude=False)
     for kind, some in sorted(anchors.items()):
         margin = rules.anchors.gains_margin if kind == GAINS else rules.anchors.margin
         gate = not_worse(kind, after, references(some), margin, exclude=kind != GAINS)
@@ -697,6 +696,8 @@ def _gates(
     if len(found) == 1:
         why = f"there are too few anchors: a kind needs {MIN_SESSIONS} held-out sessions"
         found.append(Gate(name="anchors", passed=False, why=why, limit=rules.anchors.margin))
+    if hard is not None:
+        found.append(hard)
     return found, unknown
 
 
@@ -706,10 +707,11 @@ def _values(states: Iterable[EvaluationState], known: Mapping[str, float]) -> Va
 
 def _moved(
     after: Mapping[str, float], before: Mapping[str, float],
-    anchors: Mapping[str, Sequence[Anchor]], hard: Sequence[EvaluationState],
+    anchors: Mapping[str, Sequence[Anchor]], new: Sequence[EvaluationState],
 ) -> dict[str, tuple[float, float, Estimate]]:  # fmt: skip
     """Return, by kind of held-out states, right actions of parent and candidate."""
-    kinds = {"hard": list(hard)} | {k: [a.state for a in some] for k, some in anchors.items()}
+    kinds = {"new": new, "hard": [*filter(is_hard, new)]}
+    kinds |= {kind: [a.state for a in some] for kind, some in anchors.items()}
     found = {}
     for kind, states in kinds.items():
         parent = _values(states, before)
@@ -722,10 +724,9 @@ def _moved(
 
 
 def _outcome(gates: Sequence[Gate]) -> Outcome:
-    hard, *anchors = gates
-    if any(gate.lost for gate in anchors):
+    if any(gate.lost for gate in gates):
         return "worse"
-    return "promoted" if hard.passed and all(gate.passed for gate in anchors) else "not better"
+    return "promoted" if all(gate.passed for gate in gates) else "not better"
 
 
 def _version(

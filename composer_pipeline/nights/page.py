@@ -6,7 +6,6 @@ from pathlib import Path
 
 from composer_pipeline import __version__
 from composer_pipeline.charts import bars, intervals, lines, markdown_image
-from composer_pipeline.evaluation.report import Estimate
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.markdown import count, dollars, table
 from composer_pipeline.nights.canaries import Canary
@@ -16,9 +15,11 @@ from composer_pipeline.training.run import curve_charts
 
 #: What the kinds of held-out states are called.
 KINDS = {
-    "hard": "new mistakes", "own": "anchors: own successes", "easy": "anchors: easy",
-    "recovery": "anchors: recovery", "gains": "anchors: earlier gains",
+    "new": "new states", "hard": "new mistakes", "own": "anchors: own successes",
+    "easy": "anchors: easy", "recovery": "anchors: recovery", "gains": "anchors: earlier gains",
 }  # fmt: skip
+#: Columns of :func:`changes`.
+CHANGES = ("held out", "before", "after", "change, 95 % interval", "states (sessions)")
 _Table = tuple[str, Sequence[str], list[list[str]]]
 
 
@@ -85,7 +86,8 @@ def _timeline(told: Sequence[Night]) -> str:
 
 def _right(night: Night, *, hard: bool) -> tuple[float, float] | None:
     """Return right actions of parent and candidate in per cent, of mistakes or all anchors."""
-    some = [row for kind, row in night.moved.items() if (kind == "hard") == hard]
+    wanted = {"hard"} if hard else KINDS.keys() - {"new", "hard"}
+    some = [row for kind, row in night.moved.items() if kind in wanted]
     if not (states := sum(change.states for *_, change in some)):
         return None
     was = sum(before * change.states for before, _, change in some) / states
@@ -115,9 +117,7 @@ def _tiles(story: Night) -> dict[str, str]:
 
 def _tables(story: Night) -> list[_Table]:
     found: list[_Table] = [
-        ("Right actions", ("held-out states", "before", "after", "95 % interval of the change"),
-         [[KINDS[kind], f"{before:.1%}", f"{after:.1%}", _interval(change)]
-          for kind, (before, after, change) in story.moved.items()]),
+        ("Right actions", CHANGES, changes(story)),
         ("Gates", ("gate", "passed", "why"),
          [[KINDS.get(g.name, g.name), "yes" if g.passed else "no", g.why] for g in story.gates]),
         ("Canaries", ("canary", "holds", "of its limit", "why"),
@@ -126,10 +126,17 @@ def _tables(story: Night) -> list[_Table]:
     return [one for one in found if one[2]]
 
 
-def _interval(change: Estimate) -> str:
-    if change.low is None or change.high is None:
-        return f"{change.mean:+.1%}; too few sessions for an interval ({change.sessions})"
-    return f"{change.low:+.1%} to {change.high:+.1%}"
+def changes(story: Night) -> list[list[str]]:
+    """Return the right actions of parent and candidate by kind of held-out states, as text."""
+    found = []
+    for kind, (before, after, change) in story.moved.items():
+        bounds = "too few sessions for an interval"
+        if change.low is not None and change.high is not None:
+            bounds = f"{change.low:+.1%} to {change.high:+.1%}"
+        text = f"{change.mean:+.1%} ({bounds})"
+        counts = f"{change.states} ({change.sessions})"
+        found.append([KINDS[kind], f"{before:.1%}", f"{after:.1%}", text, counts])
+    return found
 
 
 def _notes(story: Night) -> list[str]:

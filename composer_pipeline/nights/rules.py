@@ -52,7 +52,7 @@ class Anchors(_Model):
 
 
 class GateRules(_Model):
-    """The test on new held-out mistakes, at most ``states`` of them.
+    """The test on new held-out states, at most ``states`` of them.
 
     ``alpha`` is the chance that any of ``nights`` tests promotes a model that is not better; each
     test has an equal part of it.

@@ -446,7 +446,7 @@ def run_noise(out: Path, seed: int) -> None:
     last, rules = planned(seed)[-1].day, ARMS["buffer"]
     rows = dataset_states(lake, last)
     held_out = product.held_out(lake, rows, product.history(lake, last))
-    states = product.hard_states(held_out, rows, rules)
+    states = product.new_states(held_out, rows, rules)
     pointer = registry.current(lake)
     weights = pointer.weights if pointer else ""
     random = torch.Generator().manual_seed(seed)

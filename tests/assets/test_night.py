@@ -58,7 +58,7 @@ WORSE = gate("easy", passed=False, mean=-0.3)
 #: Outcome -> what was seen, and the checks that warn.
 STORIES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "promoted": ({"gates": (HARD, EASY)}, set()),
-    "not better": ({"gates": (gate("hard", passed=False), EASY)}, {"better_on_mistakes"}),
+    "not better": ({"gates": (gate("hard", passed=False), EASY)}, {"better_on_new"}),
     "worse": ({"gates": (HARD, WORSE)}, {"anchors_hold"}),
     "held": ({"canaries": (OUT,)}, {"canaries"}),
     "nothing to learn": ({}, set()),
@@ -111,7 +111,7 @@ def test_what_a_night_shows(
     assert Path(str(made.metadata["file"].value)).is_file()
     assert "data:image/svg+xml" in str(made.metadata["story"].value)
     if "worse" in outcome:
-        change = "easy 50.0% → 20.0% (-30.0%, 95 % -31.0% to -29.0%)"
+        change = "anchors: easy: 50.0% → 20.0%, -30.0% (-31.0% to -29.0%)"
         assert change in str(made.metadata["before_and_after"].value)
 
 

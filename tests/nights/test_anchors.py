@@ -11,7 +11,7 @@ from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.nights import model_registry as registry
 from composer_pipeline.nights.anchors import GAINS, Anchor, drawn, read_anchors
 from composer_pipeline.nights.buffer import dataset_states
-from composer_pipeline.nights.night import History, hard_states, held_out
+from composer_pipeline.nights.night import History, held_out, new_states
 from composer_pipeline.nights.rules import Anchors, GateRules, NightRules
 from composer_pipeline.testing.training import call
 from tests.fixtures.lake_states import write_session
@@ -121,16 +121,16 @@ def test_what_was_gained_stays_as_it_was_frozen(tmp_path: Path) -> None:
     assert {about for name, about in gains.items() if name.startswith(TWO)} == {(TWO, 2, 1.0)}
 
 
-def test_new_mistakes_are_tested_the_newest_first_where_there_are_too_many(tmp_path: Path) -> None:
+def test_of_too_many_new_states_mistakes_and_the_newest_are_tested(tmp_path: Path) -> None:
     names = [f"2026-11-{d:02d}" for d in range(2, 12)]
     here = house(tmp_path, days(*names, train=1, held=2))
     rows = dataset_states(here.lake, names[8])
     states = held_out(here.lake, rows, History())
     new = {name: row for name, row in rows.items() if row.day > names[1]}
-    found = hard_states(states, new, NightRules())
+    found = new_states(states, new, NightRules())
     assert {s.session_id[:10] for s in found} == {*names[2:9]}
-    assert {s.kind for s in found} == {"hard_covered"}
-    few = hard_states(states, new, NightRules(gate=GateRules(states=3)))
+    assert [s.kind for s in found] == ["hard_covered"] * 14 + ["easy"] * 14
+    few = new_states(states, new, NightRules(gate=GateRules(states=3)))
     assert few == found[:3]
     assert [s.session_id[:10] for s in few] == [names[8], names[8], names[7]]
 
@@ -287,7 +287,7 @@ def test_states_right_after_an_error_are_anchors_of_their_own(tmp_path: Path) ->
             )  # fmt: skip
     here.lake.write("dataset_hints", hints, split="validation")
     night = here.night(ONE)
-    assert {gate.name for gate in night.gates} == {"hard", "easy", "own", "recovery"}
+    assert {gate.name for gate in night.gates} == {"new", "hard", "easy", "own", "recovery"}
     recovery = read_anchors(here.lake)["recovery"]
     assert len(recovery) == 12
     assert recovery[0].state.right.tool_calls[0].arguments == {"command": "python -m pytest"}

@@ -1,6 +1,7 @@
 """What becomes of a night's states, over several nights."""
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     first = nights(here.lake)[-1]
     assert (first.outcome, first.version, registry.versions(here.lake)) == ("too few", None, [])
     assert first.why[0].startswith(
-        "9 sessions have a new held-out mistake whose right action is known"
+        "9 sessions have new held-out states whose right action is known"
     )
     assert here.night(TWO).outcome == "nothing new"
     # A tenth session with a mistake comes, and the rows of both days are trained on.
@@ -130,7 +131,7 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     assert (third.outcome, third.version, third.idle) == ("nothing to learn", None, True)
     assert third.why[0].startswith("9 ")
     assert "at which version 1 is wrong; with fewer than 10 no model can" in third.why[0]
-    assert not [name for name in here.learner.measured if not name.endswith("/hard")]
+    assert {name[:10] for name in here.learner.measured} == {THREE}, "no anchor was measured"
     # They are old from then on, and no anchors.
     write_dataset(
         here.lake,
@@ -408,3 +409,31 @@ def test_what_the_night_before_measured_is_known_unless_the_window_is_another(
         here.learner.measured.clear()
         here.night(TWO, recipe=recipe)
         assert here.learner.measured.count(mistake) == times, name
+
+
+def test_a_model_that_makes_no_mistake_learns_what_else_it_gets_wrong(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    # It would make no mistake of the second day, and does nothing else right there.
+    here.learner.answers["night-" + ONE] = lambda s: s.session_id[:10] == ONE or not base(s)
+    here.night(ONE)
+    write_dataset(here.lake, days(ONE, TWO))
+    here.learner.measured.clear()
+    second = here.night(TWO)
+    assert (second.outcome, second.moved["new"][:2]) == ("promoted", (0.5, 1.0))
+    assert "+50.0% right actions on new states held out (24 states of 12 sessions)" in second.why[0]
+    counts = Counter(name for name in here.learner.measured if name.startswith(TWO))
+    assert set(counts.values()) == {2}, "once by the parent, once by the candidate"
+
+
+@pytest.mark.parametrize(("lost", "outcome"), [(0, "promoted"), (8, "worse")])
+def test_a_model_that_loses_new_mistakes_is_worse_whatever_else_it_learns(
+    tmp_path: Path, lost: int, outcome: str
+) -> None:
+    every = days(ONE, TWO)
+    here = house(tmp_path, every)
+    held = sorted(one.name for one in every if one.split == "validation")
+    here.learner.answers[""] = spoiled
+    here.learner.answers["night-" + TWO] = lambda s: base(s) or s.session_id not in held[:lost]
+    night = here.night(TWO)
+    assert (night.outcome, night.gates[0].passed) == (outcome, True)
+    assert lost == 0 or night.why[0].startswith("new mistakes: -33.3% right actions")

@@ -51,7 +51,7 @@ def lake(tmp_path: Path) -> Lake:
 def test_one_screen_says_what_was_decided_and_why(lake: Lake) -> None:
     text = markdown(lake, WORSE)
     assert text.splitlines()[0] == "**2026-11-04: worse.** anchors easy: -10.0%"
-    assert "| anchors: easy | 90.0% | 80.0% | -20.0% to -1.0% |" in text
+    assert "| anchors: easy | 90.0% | 80.0% | -10.0% (-20.0% to -1.0%) |" in text
     assert "Left out: anchors own: too few sessions to say anything." in text
     assert "Version 2 comes from version 1; the optimizer restarted" in text
     text = markdown(lake, PROMOTED)

@@ -53,13 +53,17 @@ def gate(name: str, *, passed: bool, mean: float = 0.0) -> Gate:
 
 
 OUT = Canary("usable", True, "teacher steady answers 0%", 0.0, 1.0, 0.5)
-HARD, EASY = gate("hard", passed=True, mean=0.2), gate("easy", passed=True)
+NEW, EASY = gate("new", passed=True, mean=0.2), gate("easy", passed=True)
+HARD = gate("hard", passed=True, mean=0.4)
 WORSE = gate("easy", passed=False, mean=-0.3)
 #: Outcome -> what was seen, and the checks that warn.
 STORIES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "promoted": ({"gates": (HARD, EASY)}, set()),
-    "not better": ({"gates": (gate("hard", passed=False), EASY)}, {"better_on_new"}),
-    "worse": ({"gates": (HARD, WORSE)}, {"anchors_hold"}),
+    "promoted": ({"gates": (NEW, EASY, HARD)}, set()),
+    "not better": (
+        {"gates": (gate("new", passed=False, mean=-0.4), EASY, HARD)},
+        {"better_on_new"},
+    ),
+    "worse": ({"gates": (NEW, WORSE, HARD)}, {"anchors_hold"}),
     "held": ({"canaries": (OUT,)}, {"canaries"}),
     "nothing to learn": ({}, set()),
     "too few": ({}, set()),
@@ -113,6 +117,9 @@ def test_what_a_night_shows(
     if "worse" in outcome:
         change = "anchors: easy: 50.0% → 20.0%, -30.0% (-31.0% to -29.0%)"
         assert change in str(made.metadata["before_and_after"].value)
+    if moved:
+        numbers = [made.metadata[f"{name}_difference"].value for name in ("new", "worst_anchor")]
+        assert numbers == [seen["gates"][0].difference.mean, seen["gates"][1].difference.mean]
 
 
 def asked(settings: Settings, hour: str = f"{LAST}T04:00") -> list[Any]:

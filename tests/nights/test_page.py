@@ -16,10 +16,13 @@ from composer_pipeline.nights.page import markdown, pictures, write_page
 GAIN = Estimate(0.4, 0.2, 0.6, 20, 15)
 LOSS = Estimate(-0.1, -0.2, -0.01, 60, 30)
 GATES = (
-    Gate(name="hard", passed=True, why="+40.0% <on> mistakes", limit=0.001, p=1e-4),
+    Gate(name="new", passed=True, why="+20.0% <on> states", limit=0.001, p=1e-4),
     Gate(name="easy", passed=False, why="anchors easy: -10.0%", limit=0.05, difference=LOSS),
 )  # fmt: skip
-MOVED = {"hard": (0.1, 0.5, GAIN), "easy": (0.9, 0.8, LOSS)}
+MOVED = {
+    "new": (0.2, 0.4, Estimate(0.2, 0.1, 0.3, 40, 15)), "hard": (0.1, 0.5, GAIN),
+    "easy": (0.9, 0.8, LOSS),
+}  # fmt: skip
 PROMOTED = Night(
     night="2026-11-02", outcome="promoted", why=("+40.0%",), parent=0, version=1, moved=MOVED,
     rows={"new": 70, "old": 0, "held_out": 30, "sessions": 12}, usd=0.25, simulated=True,
@@ -51,7 +54,7 @@ def lake(tmp_path: Path) -> Lake:
 def test_one_screen_says_what_was_decided_and_why(lake: Lake) -> None:
     text = markdown(lake, WORSE)
     assert text.splitlines()[0] == "**2026-11-04: worse.** anchors easy: -10.0%"
-    assert "| anchors: easy | 90.0% | 80.0% | -10.0% (-20.0% to -1.0%) |" in text
+    assert "| anchors: easy | 90.0% | 80.0% | -10.0% (-20.0% to -1.0%) | 60 (30) |" in text
     assert "Left out: anchors own: too few sessions to say anything." in text
     assert "Version 2 comes from version 1; the optimizer restarted" in text
     text = markdown(lake, PROMOTED)
@@ -79,16 +82,18 @@ def test_pictures_show_the_change_and_all_nights_so_far(lake: Lake) -> None:
     assert "worse" not in _words(pictures(lake, HELD)["nights.svg"][1]), "of later nights"
     found = ElementTree.fromstring(shown["nights.svg"][1]).iterfind(".//*[@class='curve']")
     lines = [line.attrib["points"].split() for line in found]
-    mistakes, anchors = ([point.split(",")[1] for point in line] for line in lines)
+    mistakes, anchors = ([float(point.split(",")[1]) for point in line] for line in lines)
     assert mistakes[1] == mistakes[2] != mistakes[3], "a refused night measures its parent"
     assert anchors[3] == anchors[0] != anchors[1]
+    # From 10 to 50 % of mistakes, and from 90 to 80 % of anchors, on one scale.
+    assert (anchors[1] - anchors[0]) / (mistakes[0] - mistakes[1]) == pytest.approx(1 / 4, abs=0.01)
 
 
 def test_the_page_is_one_file_that_loads_nothing_and_escapes_what_it_shows(lake: Lake) -> None:
     page = Path(write_page(lake, WORSE))
     assert page == Path(lake.root, "reports", "night-2026-11-04.html")
     text = page.read_text(encoding="utf-8")
-    assert "+40.0% &lt;on&gt; mistakes" in text
+    assert "+20.0% &lt;on&gt; states" in text
     assert "<svg" in text
     assert not [part for part in ("src=", "<script", "<link", "<on>") if part in text]
     assert write_page(lake, WORSE) == str(page)

@@ -684,8 +684,7 @@ def _gates(
 ) -> tuple[list[Gate], list[str]]:  # fmt: skip
     """Return the gate on new states, those on anchors, and which kinds were too few for one."""
     found = [better(after, _values(new, before), level=rules.gate.level)]
-    unknown, margin = [], rules.anchors.gains_margin
-    hard = not_worse("hard", after, _values(filter(is_hard, new), before), margin, exclude=False)
+    unknown = []
     for kind, some in sorted(anchors.items()):
         margin = rules.anchors.gains_margin if kind == GAINS else rules.anchors.margin
         gate = not_worse(kind, after, references(some), margin, exclude=kind != GAINS)
@@ -696,9 +695,9 @@ def _gates(
     if len(found) == 1:
         why = f"there are too few anchors: a kind needs {MIN_SESSIONS} held-out sessions"
         found.append(Gate(name="anchors", passed=False, why=why, limit=rules.anchors.margin))
-    if hard is not None:
-        found.append(hard)
-    return found, unknown
+    mistakes = _values(filter(is_hard, new), before)
+    hard = not_worse("hard", after, mistakes, rules.anchors.gains_margin, exclude=False)
+    return [*found, hard] if hard is not None else found, unknown
 
 
 def _values(states: Iterable[EvaluationState], known: Mapping[str, float]) -> Values:

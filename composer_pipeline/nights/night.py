@@ -6,9 +6,10 @@ whole story before the pointer moves, so that everything after can be repeated.
 
 What becomes of a night's states follows from its outcome. *promoted*: they are the replay buffer of
 later nights. *not better*: they are new again, or old if nothing was learnt from them. *too few*
-held out, and *nothing to learn*, since the model is wrong at too few of them: no model that is
-trained could pass; they are new again, or old. *worse* and *held*: they are set aside, are neither
-trained nor measured on, and leave only by ``accept``.
+sessions are held out, or the model is wrong in too few: no model could pass the gate; the states
+are new again, so that they add up. *nothing to learn*, since the model is right in nearly all: they
+are old. *worse* and *held*: they are set aside, are neither trained nor measured on, and leave only
+by ``accept``.
 """
 
 import re
@@ -77,6 +78,8 @@ Outcome = Literal[
 ]  # fmt: skip
 #: Outcomes whose states no later night uses, unless they are accepted by hand.
 ASIDE = ("worse", "held")
+#: Share of the sessions in which a model that has nothing to learn may be wrong.
+NEARLY_RIGHT = 0.2
 
 
 class Night(Report, msgspec.Struct, kw_only=True):
@@ -439,7 +442,9 @@ def _trained(
         before = _measured(recipe, learner, parent, measured)
     wrong = [state for name, state in measured.items() if before.get(name) == 0]
     if why := _too_few(f"at which version {parent.number} is wrong", wrong, rules):
-        story.outcome, story.why = "nothing to learn", (why,)
+        asked = {measured[name].session_id for name in before}
+        right = len({state.session_id for state in wrong}) <= NEARLY_RIGHT * len(asked)
+        story.outcome, story.why = "nothing to learn" if right else "too few", (why,)
         return _close(lake, story, plan)
     with clock.of("anchors"):
         _refresh(lake, recipe, learner, parent, plan, rules, test)

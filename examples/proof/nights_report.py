@@ -480,8 +480,9 @@ _STREAM = f"""\
   stopped in its second seed, in which gains of two training rows refused all later nights; that
   seed then served development, and the rule that a loss of gains has to be seen is from it. That
   of few gains it has to be certain is from four development seeds, as are rate and passes. That
-  all new states are tested, not mistakes alone, is from two seeds of an earlier recording, which
-  then served development too."""
+  all new states are tested, not mistakes alone, is from two seeds of an earlier recording, and that
+  what is wrong in few sessions adds up is from one seed of the next; they then served development
+  too."""
 _BROUGHT = """\
 Of the mistakes that nights have brought so far, which is the usual measure of learning one thing
 after the other (average accuracy over the tasks seen, Lopez-Paz and Ranzato 2017):"""

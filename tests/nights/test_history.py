@@ -120,26 +120,45 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     second = here.night(TWO)
     assert (second.outcome, last_trained(here)) == ("promoted", {ONE, TWO})
     assert second.usd == pytest.approx(0.014), "the first night's were told of then"
-    # The model answers the mistakes of one session more, but not those of nine.
-    here.learner.answers["night-" + TWO] = lambda s: learned(TWO)(s) or s.session_id.endswith("-9")
-    write_dataset(
-        here.lake, [*days(ONE, held=9), *sessions(TWO, held=1), *sessions(THREE, held=10)]
+    # The model answers the mistakes of eight sessions of ten.
+    held = [*days(ONE, held=9), *sessions(TWO, held=1), *sessions(THREE, held=10)]
+    two = (f"{THREE}-validation-0", f"{THREE}-validation-1")
+    here.learner.answers["night-" + TWO] = lambda s: (
+        base(s) or (learned(THREE)(s) and s.session_id not in two)
     )
+    write_dataset(here.lake, held)
     here.learner.measured.clear()
     last_trained(here)
     third = here.night(THREE)
     assert (third.outcome, third.version, third.idle) == ("nothing to learn", None, True)
-    assert third.why[0].startswith("9 ")
+    assert third.why[0].startswith("2 ")
     assert "at which version 1 is wrong; with fewer than 10 no model can" in third.why[0]
     assert {name[:10] for name in here.learner.measured} == {THREE}, "no anchor was measured"
     # They are old from then on, and no anchors.
-    write_dataset(
-        here.lake,
-        [*days(ONE, held=9), *sessions(TWO, held=1), *sessions(THREE, held=10), *days(FOUR)],
-    )
+    write_dataset(here.lake, [*held, *days(FOUR)])
     fourth = here.night(FOUR)
     assert (fourth.outcome, last_trained(here)) == ("promoted", {ONE, TWO, THREE, FOUR})
     assert fourth.rows == {"new": 18, "old": 18, "held_out": 36, "sessions": 18}
+
+
+def test_what_a_model_gets_wrong_in_few_sessions_adds_up_over_nights(tmp_path: Path) -> None:
+    here = house(tmp_path, days(ONE))
+    here.night(ONE)
+    # Version 1 is wrong in three sessions of ten on two days, and in four on a third.
+    wrong = {f"{day}-validation-{i}" for day in (TWO, THREE, FOUR) for i in range(3)}
+    wrong.add(f"{FOUR}-validation-3")
+    here.learner.answers["night-" + ONE] = lambda s: base(s) or s.session_id not in wrong
+    told, usd = [], []
+    for names in ((TWO,), (TWO, THREE), (TWO, THREE, FOUR)):
+        write_dataset(here.lake, [*days(ONE), *days(*names, held=10)])
+        last_trained(here)
+        night = here.night(names[-1])
+        told.append((night.outcome, night.rows["new"], night.rows["held_out"]))
+        usd.append(night.usd)
+    assert told == [("too few", 18, 30), ("too few", 36, 60), ("promoted", 54, 90)]
+    assert usd == pytest.approx([usd[0]] * 3), "each night's replies were paid for once"
+    assert nights(here.lake)[1].why[0].startswith("3 sessions have new held-out states at which")
+    assert {TWO, THREE, FOUR} <= last_trained(here)
 
 
 def test_sessions_count_towards_enough_and_not_their_states(tmp_path: Path) -> None:
@@ -166,7 +185,7 @@ def test_a_mistake_that_does_not_fit_the_window_is_none_to_learn_from(
         ),
     )
     night = here.night(ONE)
-    assert (night.outcome, night.why[0][:2]) == ("nothing to learn", "9 ")
+    assert (night.outcome, night.why[0][:2]) == ("too few", "9 ")
 
 
 def test_a_night_that_learnt_nothing_leaves_old_rows_and_no_anchors(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ Outcome = Literal[
 ASIDE = ("worse", "held")
 #: Share of the sessions in which a model that has nothing to learn may be wrong.
 NEARLY_RIGHT = 0.2
+_AGAIN = "tonight's states are new again at the next night"
 
 
 class Night(Report, msgspec.Struct, kw_only=True):
@@ -344,7 +345,7 @@ def run_night(
         else:
             test = _test(lake, plan, rules)
             if why := _too_few("whose right action is known", test.new, rules):
-                story.outcome, story.why = "too few", (why,)
+                story.outcome, story.why = "too few", (why, _AGAIN)
         if dry_run:
             story.outcome, story.why = "dry run", story.why or ("it would train",)
             return story
@@ -444,7 +445,8 @@ def _trained(
     if why := _too_few(f"at which version {parent.number} is wrong", wrong, rules):
         asked = {measured[name].session_id for name in before}
         right = len({state.session_id for state in wrong}) <= NEARLY_RIGHT * len(asked)
-        story.outcome, story.why = "nothing to learn" if right else "too few", (why,)
+        story.outcome = "nothing to learn" if right else "too few"
+        story.why = (why,) if right else (why, _AGAIN)
         return _close(lake, story, plan)
     with clock.of("anchors"):
         _refresh(lake, recipe, learner, parent, plan, rules, test)

@@ -132,6 +132,7 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     third = here.night(THREE)
     assert (third.outcome, third.version, third.idle) == ("nothing to learn", None, True)
     assert third.why[0].startswith("2 ")
+    assert len(third.why) == 1
     assert "at which version 1 is wrong; with fewer than 10 no model can" in third.why[0]
     assert {name[:10] for name in here.learner.measured} == {THREE}, "no anchor was measured"
     # They are old from then on, and no anchors.
@@ -157,7 +158,9 @@ def test_what_a_model_gets_wrong_in_few_sessions_adds_up_over_nights(tmp_path: P
         usd.append(night.usd)
     assert told == [("too few", 18, 30), ("too few", 36, 60), ("promoted", 54, 90)]
     assert usd == pytest.approx([usd[0]] * 3), "each night's replies were paid for once"
-    assert nights(here.lake)[1].why[0].startswith("3 sessions have new held-out states at which")
+    few = nights(here.lake)[1].why
+    assert few[0].startswith("3 sessions have new held-out states at which version 1 is wrong")
+    assert few[1] == "tonight's states are new again at the next night"
     assert {TWO, THREE, FOUR} <= last_trained(here)
 
 

@@ -10,7 +10,7 @@ import io
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -93,23 +93,24 @@ def _parse_session(
     """Yield the rows of each archived file of a session; what one reveals, all of them hide."""
     read = []
     # One file for all: a session may have more subagents than a process may open files.
-    spilled = tempfile.TemporaryFile(prefix="composer-pipeline-") if len(rows) > 1 else None  # noqa: SIM115
-    for row in rows:
-        with open_archived(lake, row) as lines:
-            found = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
-        if spilled is not None:
-            found[0].contents.spill(spilled)
-        read.append(found)
-    secret = {item for trajectory, _, _ in read for item in trajectory.contents.found}
-    known = known_values(secret)
-    hashed.add(secret)
-    agent_calls: dict[str, str] = {}
-    for row in rows:
-        trajectory, stats, facts = read.pop(0)
-        trajectory.contents.add_names(known)
-        if on_file is not None:
-            on_file(row["sha256"], summarise(trajectory, facts, row["agent_id"]))
-        yield _extract(row, trajectory, stats, facts, store, states, agent_calls)
+    alone = len(rows) == 1
+    with nullcontext() if alone else tempfile.TemporaryFile(prefix="composer-pipeline-") as spilled:
+        for row in rows:
+            with open_archived(lake, row) as lines:
+                found = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
+            if spilled is not None:
+                found[0].contents.spill(spilled)
+            read.append(found)
+        secret = {item for trajectory, _, _ in read for item in trajectory.contents.found}
+        known = known_values(secret)
+        hashed.add(secret)
+        agent_calls: dict[str, str] = {}
+        for row in rows:
+            trajectory, stats, facts = read.pop(0)
+            trajectory.contents.add_names(known)
+            if on_file is not None:
+                on_file(row["sha256"], summarise(trajectory, facts, row["agent_id"]))
+            yield _extract(row, trajectory, stats, facts, store, states, agent_calls)
 
 
 def _extract(

@@ -34,7 +34,7 @@ demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
 proof: $(STAMP) ## arms of the loss on a small world whose test is drawn at the start, with intervals (under an hour on two cores; PROOF_ARGS=--all: every arm, hours)
 	$(BIN)/python -m examples.proof.run $(PROOF_ARGS)
 
-proof-nights: $(STAMP) ## thirty nights on the small world with mistakes that drift, a poisoned night and others, with and without gates (PROOF_ARGS=--development: for choosing; about an hour on two cores)
+proof-nights: $(STAMP) ## thirty nights on the small world with mistakes that drift, a poisoned night and others, with and without gates (PROOF_ARGS=--development: for choosing; one to two hours on two cores)
 	$(BIN)/python -m examples.proof.nights_report $(PROOF_ARGS)
 
 # In a folder of its own: its pins of other packages are not ours.

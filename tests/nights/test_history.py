@@ -114,6 +114,7 @@ def test_no_model_is_trained_that_no_gate_could_promote(tmp_path: Path) -> None:
     assert first.why[0].startswith(
         "9 sessions have new held-out states whose right action is known"
     )
+    assert first.why[1] == "tonight's states are new again at the next night"
     assert here.night(TWO).outcome == "nothing new"
     # A tenth session with a mistake comes, and the rows of both days are trained on.
     write_dataset(here.lake, [*days(ONE, held=9), *sessions(TWO, held=1)])

@@ -344,7 +344,8 @@ def run_night(
             story.outcome, story.why = "held", plan.held
         else:
             test = _test(lake, plan, rules)
-            if why := _too_few("whose right action is known", test.new, rules):
+            sessions = {state.session_id for state in test.new}
+            if why := _too_few("whose right action is known", sessions, rules):
                 story.outcome, story.why = "too few", (why, _AGAIN)
         if dry_run:
             story.outcome, story.why = "dry run", story.why or ("it would train",)
@@ -415,13 +416,12 @@ def _test(lake: Lake, plan: NightPlan, rules: NightRules) -> _Test:
     return _Test(states, prompts, new_states(fresh, plan.fresh, rules))
 
 
-def _too_few(what: str, states: Iterable[EvaluationState], rules: NightRules) -> str:
+def _too_few(what: str, sessions: Collection[str], rules: NightRules) -> str:
     """Return why no model could pass the gate on new states, or an empty string."""
-    found, gate = len({state.session_id for state in states}), rules.gate
-    if found >= (least := fewest(gate.level)):
+    if len(sessions) >= (least := fewest(rules.gate.level)):
         return ""
     return (
-        f"{found} sessions have new held-out states {what};"
+        f"{len(sessions)} sessions have new held-out states {what};"
         f" with fewer than {least} no model can be promoted"
     )
 
@@ -441,10 +441,9 @@ def _trained(
     measured = {state.state_id: frozen.get(state.state_id, state) for state in test.new}
     with clock.of("new states"):
         before = _measured(recipe, learner, parent, measured)
-    wrong = [state for name, state in measured.items() if before.get(name) == 0]
+    wrong = {measured[name].session_id for name, value in before.items() if not value}
     if why := _too_few(f"at which version {parent.number} is wrong", wrong, rules):
-        asked = {measured[name].session_id for name in before}
-        right = len({state.session_id for state in wrong}) <= NEARLY_RIGHT * len(asked)
+        right = len(wrong) <= NEARLY_RIGHT * len({measured[name].session_id for name in before})
         story.outcome = "nothing to learn" if right else "too few"
         story.why = (why,) if right else (why, _AGAIN)
         return _close(lake, story, plan)

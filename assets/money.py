@@ -53,12 +53,18 @@ def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
 @dg.asset(group_name="replay", kinds={"python"}, owners=OWNERS, code_version=str(SCHEMA_VERSION))
 @explained
 @one_sentence
-def budget(lake: LakeResource, teachers: TeachersResource) -> "dg.MaterializeResult[None]":
+def budget(
+    context: dg.AssetExecutionContext, lake: LakeResource, teachers: TeachersResource
+) -> "dg.MaterializeResult[None]":
     """Each scope of the ledger: its ceiling, and what is spent, reserved and unknown, in USD.
 
     Unknown amounts may have been billed and count until that is known. Every purchase updates this
     page. The job `set_ceiling` changes a ceiling.
     """
+    asked = context.instance.get_run_record_by_id(context.run_id)
+    told = context.instance.get_latest_materialization_event(BUDGET_KEY)
+    if told and asked and told.timestamp > asked.create_timestamp.timestamp():
+        return without_event(BUDGET_KEY)  # a later page would hide the check of that purchase
     return dg.MaterializeResult(metadata=budget_metadata(lake.open(), teachers.ledger))
 
 
@@ -141,18 +147,15 @@ def _write(
     write_budget(context, store, teachers)
 
 
-@dg.job(description="Set, raise or remove a ceiling of the ledger; costs nothing.")
+@dg.job
 def set_ceiling() -> None:
-    """Set a ceiling."""
+    """Set, raise or remove a ceiling of the ledger; costs nothing."""
     write_ceiling()
 
 
-@dg.job(
-    partitions_def=dg.StaticPartitionsDefinition([*(f"{usd} USD" for usd in AMOUNTS), LIFTED]),
-    description="Set the global ceiling by choosing an amount from a list; costs nothing.",
-)
+@dg.job(partitions_def=dg.StaticPartitionsDefinition([f"{usd} USD" for usd in AMOUNTS] + [LIFTED]))
 def choose_ceiling() -> None:
-    """Set the global ceiling to the amount of the run's partition."""
+    """Set the global ceiling by choosing an amount from a list; costs nothing."""
     write_chosen_ceiling()
 
 
@@ -277,11 +280,8 @@ class DayRecorder:
             if missing.get(name) or (name, day) in self._done:
                 continue
             self._done.add((name, day))
-            self._context.log_event(
-                dg.AssetMaterialization(
-                    asset_key=key, partition=day, metadata=dict(self._page_of(name, day))
-                )
-            )
+            page = dict(self._page_of(name, day))
+            self._context.log_event(dg.AssetMaterialization(key, partition=day, metadata=page))
 
     def rest(self, days: Iterable[str], missing: Mapping[str, Mapping[str, int]]) -> None:
         """Materialise the days without open questions, which no callback reports."""

@@ -81,7 +81,7 @@ PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 test: $(STAMP) ## the tests, without the one in twenty that is slow (under ten minutes)
 	$(BIN)/python $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(STAMP) ## all tests, as CI runs them (half an hour)
+test-all: $(STAMP) ## all tests, as CI runs them (half an hour to three quarters on two cores)
 	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 # Counting lines and branches doubles the CPU of plain Python: run it before a release, not with each change.

@@ -4,12 +4,14 @@ One teacher of four is not in the catalogue.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from playwright.sync_api import TimeoutError as Late
 from playwright.sync_api import expect
 
 from composer_pipeline.lake.store import Lake
@@ -21,6 +23,7 @@ from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.samples import answers, sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.waiting import wait_until
+from tests.ui.conftest import PATIENCE_S
 from tests.ui.lineage_facts import NODES, states
 
 pytestmark = pytest.mark.ui
@@ -36,25 +39,39 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOpenRouter]:
         yield server
 
 
+#: A dialog opens in seconds.
+SOON_MS = 60_000
+
+
 def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
     """Start a backfill of all teachers for a range of days, as a user would."""
-    page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/replay/lineage")
-    expect(page.get_by_text("careful").first).to_be_visible()
-    page.get_by_role("button", name="Materialize all").click()
-    confirm = page.get_by_role("button", name="Confirm")
-    launch = page.get_by_role("button", name="Launch")
-    expect(confirm.or_(launch).first).to_be_visible()
-    if confirm.count():  # the states were ingested without Dagster
-        confirm.click()
-    field = page.locator("input[type=text]:visible").last
-    for _ in range(100):  # what is typed before the days are there is lost, and nothing can start
-        field.fill(f"[{first}...{last}]")
-        field.press("Enter")
-        page.wait_for_timeout(500)
-        if launch.last.is_enabled():
+    launch = page.get_by_role("dialog").get_by_role("button", name="Launch")
+    for _ in range(PATIENCE_S * 1000 // SOON_MS):
+        page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/replay/lineage")
+        expect(page.get_by_text("careful").first).to_be_visible()
+        # A graph that is loaded again takes its dialogs away; nothing has started, so open another.
+        with suppress(Late):
+            _choose(page, launch, f"[{first}...{last}]")
             break
-    launch.last.click()
+    launch.click()
     expect(launch).to_have_count(0)
+
+
+def _choose(page: Any, launch: Any, days: str) -> None:
+    """Open the dialog of the whole group and type days into it, until they can be launched."""
+    page.get_by_role("button", name="Materialize all").click(timeout=SOON_MS)
+    confirm = page.get_by_role("dialog").get_by_role("button", name="Confirm")
+    confirm.or_(launch).first.wait_for(timeout=SOON_MS)
+    if confirm.count():  # the states were ingested without Dagster
+        confirm.click(timeout=SOON_MS)
+    launch.wait_for(timeout=SOON_MS)
+    field = page.get_by_role("dialog").locator("input[type=text]:visible").last
+    for _ in range(100):  # what is typed before the days are there is lost, and nothing can start
+        field.fill(days, timeout=SOON_MS)
+        field.press("Enter", timeout=SOON_MS)
+        page.wait_for_timeout(500)
+        if launch.is_enabled(timeout=SOON_MS):
+            break
 
 
 def _spent(lake: Lake) -> tuple[int, int, int]:

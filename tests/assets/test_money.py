@@ -269,8 +269,7 @@ def test_a_ceiling_is_chosen_from_a_list(bench: Bench) -> None:
 
 
 def test_a_budget_that_waited_does_not_hide_the_check_of_a_newer_purchase(bench: Bench) -> None:
-    """Dagster shows no result of a check where a page is newer than it, whose run was asked for
-    before: a backfill's own run of the budget may end after a purchase."""
+    """Dagster shows the check whose run was asked for last, and none if a page is newer than it."""
     whole = bench.defs.resolve_implicit_global_asset_job_def()
     job = whole.get_subset(asset_selection={BUDGET_KEY})
     waiting = bench.instance.create_run_for_job(job)

@@ -49,7 +49,7 @@ def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
     for _ in range(PATIENCE_S * 1000 // SOON_MS):
         page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/replay/lineage")
         expect(page.get_by_text("careful").first).to_be_visible()
-        # A graph that is loaded again takes its dialogs away; nothing has started, so open another.
+        # Once the dialog was not there to type into; why is not known. Nothing has started yet.
         with suppress(Late):
             _choose(page, launch, f"[{first}...{last}]")
             break
